@@ -113,8 +113,13 @@ class Categorical:
 
     log_probs: jax.Array
 
-    def sample(self, key: jax.Array) -> jax.Array:
-        return jax.random.categorical(key, self.log_probs)
+    @staticmethod
+    def noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.gumbel(key, shape)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        """The Gumbel-max trick: with Gumbel noise the argmax is a draw from the distribution."""
+        return jnp.argmax(self.log_probs + noise, axis=-1)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         # A mask instead of a gather: its gradient is no scatter, which is slow on every backend.
@@ -136,8 +141,12 @@ class DiagonalGaussian:
     mean: jax.Array
     log_std: jax.Array
 
-    def sample(self, key: jax.Array) -> jax.Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
+    @staticmethod
+    def noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jax.random.normal(key, shape)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self.mean + jnp.exp(self.log_std) * noise
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         # Summed over action dimensions: they are independent, so the joint log-density is a sum, not a mean.
@@ -376,7 +385,10 @@ def gae(
 
 def minibatch_indices(key: jax.Array, epochs: int, batch_size: int, num_minibatches: int) -> jax.Array:
     """`[epochs, M, B]`: in each epoch every sample once, in an order of its own (37 details, core 6)."""
-    order = jax.vmap(lambda k: jax.random.permutation(k, batch_size))(jax.random.split(key, epochs))
+    # One sort of random high bits with the sample's index as low bits: `jax.random.permutation` sorts pairs, slowly.
+    low = jnp.uint32((1 << (batch_size - 1).bit_length()) - 1)
+    order = jnp.sort((jax.random.bits(key, (epochs, batch_size)) & ~low) | jnp.arange(batch_size, dtype=jnp.uint32)) & low
+    order = order.astype(jnp.int32)
     return order.reshape(epochs, num_minibatches, batch_size // num_minibatches)
 
 
@@ -415,13 +427,13 @@ def collect(task: Task, state: State, key: jax.Array) -> tuple[State, Transition
     """Run the policy for `T` steps in each of `N` environments; observation statistics stay as they are."""
     config, env = task.config, task.env
 
-    def step(carry: tuple[Any, ...], key: jax.Array) -> tuple[tuple[Any, ...], Transition]:
+    def step(carry: tuple[Any, ...], x: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, ...], Transition]:
         env_state, obs, episode_return, episode_length = carry
-        key_act, key_env = jax.random.split(key)
+        noise, keys_env = x
         policy, value = forward(task, state.params, state.obs_moments, obs)
-        action = policy.sample(key_act)
+        action = policy.sample(noise)
         next_obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-            jax.random.split(key_env, config.num_envs), env_state, env_action(task, action), task.env_params
+            keys_env, env_state, env_action(task, action), task.env_params
         )
         reward = reward.astype(jnp.float32)
         episode_return, episode_length = episode_return + reward, episode_length + 1
@@ -443,7 +455,12 @@ def collect(task: Task, state: State, key: jax.Array) -> tuple[State, Transition
         return carry, transition
 
     start = state.env_state, state.obs, state.episode_return, state.episode_length
-    (env_state, obs, episode_return, episode_length), rollout = jax.lax.scan(step, start, jax.random.split(key, config.num_steps))
+    # All randomness at once: on a CPU, random bits for one step at a time cost more than the policy does.
+    key_act, key_env = jax.random.split(key)
+    shape = (config.num_steps, config.num_envs)
+    distribution = Categorical if task.network.discrete else DiagonalGaussian
+    noise = distribution.noise(key_act, (*shape, task.network.num_outputs))
+    (env_state, obs, episode_return, episode_length), rollout = jax.lax.scan(step, start, (noise, jax.random.split(key_env, shape)))
     return state.replace(env_state=env_state, obs=obs, episode_return=episode_return, episode_length=episode_length), rollout
 
 
@@ -458,6 +475,7 @@ def env_action(task: Task, action: jax.Array) -> jax.Array:
 def learn(task: Task, state: State, batch: Batch, indices: jax.Array, learning_rate: jax.Array) -> tuple[State, dict[str, jax.Array]]:
     """Epochs of minibatch gradient steps over one rollout; diagnostics `[epochs, M]`."""
     config = task.config
+    params_norm = optax.tree.norm(state.params)
 
     def minibatch_step(carry: tuple[Any, Any, jax.Array], index: jax.Array) -> tuple[tuple[Any, Any, jax.Array], dict[str, jax.Array]]:
         params, opt_state, going = carry
@@ -469,7 +487,7 @@ def learn(task: Task, state: State, batch: Batch, indices: jax.Array, learning_r
         aux |= {
             "loss": total,
             "grad_norm": optax.tree.norm(gradient),
-            "update_ratio": optax.tree.norm(updates) / optax.tree.norm(params),
+            "update_ratio": optax.tree.norm(updates) / params_norm,
             "applied": going.astype(jnp.float32),
         }
         if config.target_kl is not None:

@@ -1,17 +1,16 @@
 """Proximal Policy Optimisation (Schulman et al. 2017, arXiv:1707.06347), alone in this file.
 
-    rlref train ppo                     8 seeds of CartPole-v1 with a run folder, or `python -m rlref.ppo`
-    python ppo.py                       the same file copied elsewhere, without rlref: 4 seeds
-    jax.jit(jax.vmap(ppo.train, in_axes=(None, 0)))(ppo.Config(), keys)     many seeds from Python
+    rlref train ppo      8 seeds of CartPole-v1 and a run folder; `python -m rlref.ppo` is the same
+    python ppo.py        this file copied elsewhere, without rlref: 4 seeds, prints the last update
+    jax.jit(jax.vmap(ppo.train, in_axes=(None, 0)))(ppo.Config(), keys)        many seeds, from Python
 
-Expected: CartPole-v1 with these defaults ends at a mean return of 500 on every seed; README.md has the table.
+Expected: CartPole-v1 with these defaults ends at a mean return of 500 on every seed; rlref's README has the table.
 
-Every function is written for ONE seed; batching over seeds is the caller's `vmap`. The file imports nothing from
-rlref, so that it can be copied; what dqn.py and cem.py repeat of it is the price of that, and is meant.
+Every function is written for ONE seed; batching over seeds is the caller's `vmap`. No agent file imports another, so
+that each can be copied; what they repeat is the price of that.
 
-Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `M` minibatches per epoch, `A` actions,
-`D` action dimensions, `F` features of an observation. "37 details" is Huang et al. 2022, "The 37 Implementation
-Details of Proximal Policy Optimization".
+Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `M` minibatches of an epoch, `A` actions,
+`D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
 import math
@@ -26,13 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
-from gymnax.environments import spaces
+from jax.flatten_util import ravel_pytree
 
 RING = 100  # finished episodes that return_* and length_* look back on
 
 
 def static(default: Any) -> Any:
-    """A setting that shapes the program; float settings are leaves instead, and can be traced and vmapped."""
+    """A setting that shapes the program. Float settings are leaves instead: they can be traced, and vmapped."""
     return flax.struct.field(pytree_node=False, default=default)
 
 
@@ -75,36 +74,31 @@ class Config:
     vf_coef: float = 0.5
     """weight of the value loss"""
     target_kl: float | None = None
-    """skip the rest of an update once the approximate KL of an epoch exceeds this, in nats"""
+    """skip an update's remaining epochs once the approximate KL of one exceeds this, in nats; None turns it off"""
     normalize_observations: bool = static(False)
     """normalise observations by the mean and std of all seen so far, then clip to +-10"""
     scale_rewards: bool = static(False)
-    """divide rewards by the std of their discounted sum so far (never shift them), then clip to +-10"""
+    """divide rewards by the std of their discounted sum so far, never shifting them, then clip to +-10"""
     hidden_sizes: tuple[int, ...] = static((64, 64))
     """units of each hidden layer"""
     activation: Literal["tanh", "relu"] = static("tanh")
     """activation of the hidden layers"""
     conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))
-    """features, kernel size and stride of each convolution; only for image observations (height x width x channels)"""
+    """features, kernel size and stride of each convolution; for image observations (height x width x channels)"""
     init_log_std: float = 0.0
-    """log standard deviation of every action dimension at the start; only for Box actions"""
+    """log standard deviation of every action dimension at the start; for Box actions"""
 
 
 class Agent(NamedTuple):
-    """What `make` returns; the runner, the probes and the scripts use nothing else."""
+    """What `make` returns: all that the runner, the probes and the scripts use."""
 
-    init: Callable[[jax.Array], "State"]
-    """key -> state of one seed"""
+    init: Callable[[jax.Array], "State"]  # key -> state of one seed
+    # state, step (int32 index of this update, never batched over seeds) -> state, diagnostics (float32 scalars)
     update: Callable[["State", jax.Array], tuple["State", dict[str, jax.Array]]]
-    """state, step (int32 index of this update, never batched over seeds) -> state, diagnostics (float32 scalars)"""
-    policy: Callable[["State", jax.Array], Any]
-    """state, ONE raw observation -> probabilities `[A]`, or for Box mean `[D]` and std `[D]`, not clipped"""
-    value: Callable[["State", jax.Array], jax.Array] | None
-    """state, ONE raw observation -> V in the units of the environment's reward"""
-    num_updates: int
-    """floor(total_timesteps / steps_per_update)"""
-    steps_per_update: int
-    """environment steps of one update of one seed"""
+    policy: Callable[["State", jax.Array], Any]  # ONE raw observation -> probabilities [A]; Box: mean, std [D], unclipped
+    value: Callable[["State", jax.Array], jax.Array] | None  # ONE raw observation -> V in the environment's reward units
+    num_updates: int  # floor(total_timesteps / steps_per_update)
+    steps_per_update: int  # environment steps of one update of one seed
 
 
 @flax.struct.dataclass
@@ -118,11 +112,10 @@ class Categorical:
         return jax.random.gumbel(key, shape)
 
     def sample(self, noise: jax.Array) -> jax.Array:
-        """The Gumbel-max trick: with Gumbel noise the argmax is a draw from the distribution."""
-        return jnp.argmax(self.log_probs + noise, axis=-1)
+        return jnp.argmax(self.log_probs + noise, axis=-1)  # the Gumbel-max trick: a draw from the distribution
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        # A mask instead of a gather: its gradient is no scatter, which is slow on every backend.
+        # A mask, not a gather: the gradient of a gather is a scatter, which is slow on every backend.
         taken = jax.nn.one_hot(action, self.log_probs.shape[-1], dtype=bool)
         return jnp.sum(jnp.where(taken, self.log_probs, 0.0), axis=-1)
 
@@ -130,7 +123,7 @@ class Categorical:
         return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)
 
     def kl(self, other: "Categorical") -> jax.Array:
-        """KL(self, other), nats."""
+        """KL(self, other) in nats."""
         return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
 
 
@@ -149,7 +142,7 @@ class DiagonalGaussian:
         return self.mean + jnp.exp(self.log_std) * noise
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        # Summed over action dimensions: they are independent, so the joint log-density is a sum, not a mean.
+        # A sum over action dimensions, not a mean: they are independent, so the joint density is their product.
         z = (action - self.mean) * jnp.exp(-self.log_std)
         return jnp.sum(-0.5 * z**2 - self.log_std - 0.5 * math.log(2 * math.pi), axis=-1)
 
@@ -157,37 +150,39 @@ class DiagonalGaussian:
         return jnp.sum(self.log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
 
     def kl(self, other: "DiagonalGaussian") -> jax.Array:
-        """KL(self, other), nats."""
-        variance_ratio = jnp.exp(2 * (self.log_std - other.log_std))
+        """KL(self, other) in nats."""
+        log_ratio = self.log_std - other.log_std
         z = (self.mean - other.mean) * jnp.exp(-other.log_std)
-        return 0.5 * jnp.sum(variance_ratio + z**2 - 1 - jnp.log(variance_ratio), axis=-1)
+        return 0.5 * jnp.sum(jnp.exp(2 * log_ratio) - 1 - 2 * log_ratio + z**2, axis=-1)
+
+
+Policy = Categorical | DiagonalGaussian
 
 
 def orthogonal(scale: float) -> Callable[..., jax.Array]:
-    """Orthogonal initialisation (Saxe et al. 2013; 37 details, core 2) that can be vmapped over seeds.
+    """Orthogonal initialisation (37 details, core 2) that can be vmapped over seeds.
 
-    Its QR decomposition, batched, deadlocks on CPUs with few cores; `sequential_vmap` loops over the batch instead.
+    Its QR decomposition, batched, deadlocks on CPUs with few cores: `sequential_vmap` loops over the batch instead.
     """
-    initializer = nn.initializers.orthogonal(scale)
 
     def init(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        return jax.custom_batching.sequential_vmap(lambda k: initializer(k, shape, dtype))(key)
+        one = partial(nn.initializers.orthogonal(scale), shape=shape, dtype=dtype)
+        return jax.custom_batching.sequential_vmap(lambda k: one(k))(key)
 
     return init
 
 
 class Network(nn.Module):
-    """Actor and critic. Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso, two heads."""
+    """Actor and critic. Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso with two heads."""
 
-    num_outputs: int
-    """`A` for a Discrete action space, `D` for a Box"""
+    num_outputs: int  # A for a Discrete action space, D for a Box
     discrete: bool
     hidden_sizes: tuple[int, ...]
     activation: str
     conv_layers: tuple[tuple[int, int, int], ...]
 
     @nn.compact
-    def __call__(self, x: jax.Array, init_log_std: jax.Array) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
+    def __call__(self, x: jax.Array, init_log_std: jax.Array) -> tuple[Policy, jax.Array]:
         if x.ndim == 4:
             actor = critic = self.torso(x, "torso")
         else:
@@ -201,21 +196,15 @@ class Network(nn.Module):
         return DiagonalGaussian(outputs, jnp.broadcast_to(log_std, outputs.shape)), value
 
     def torso(self, x: jax.Array, name: str) -> jax.Array:
-        activation = {"tanh": nn.tanh, "relu": nn.relu}[self.activation]
-        layers: list[nn.Module] = []
-        if x.ndim == 4:
-            layers += [
-                nn.Conv(features, (size, size), stride, "VALID", kernel_init=orthogonal(math.sqrt(2)), name=f"{name}_conv_{i}")
-                for i, (features, size, stride) in enumerate(self.conv_layers)
-            ]
-        layers += [
-            nn.Dense(size, kernel_init=orthogonal(math.sqrt(2)), name=f"{name}_{i}") for i, size in enumerate(self.hidden_sizes)
-        ]
-        for layer in layers:
-            if isinstance(layer, nn.Dense):
-                x = x.reshape(x.shape[0], -1)
-            x = activation(layer(x))
-            self.sow("intermediates", "hidden", x)  # read by dormant_fraction alone; costs nothing elsewhere
+        activation, init = getattr(nn, self.activation), orthogonal(math.sqrt(2))
+        for i, (size, kernel, stride) in enumerate(self.conv_layers if x.ndim == 4 else ()):
+            x = nn.Conv(size, (kernel, kernel), stride, "VALID", kernel_init=init, name=f"{name}_conv_{i}")(x)
+            x = activation(x)
+            self.sow("intermediates", "hidden", x)  # read by dormant_fraction alone, and free elsewhere
+        x = x.reshape(x.shape[0], -1)
+        for i, size in enumerate(self.hidden_sizes):
+            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
+            self.sow("intermediates", "hidden", x)
         return x
 
 
@@ -232,11 +221,11 @@ class Moments:
         return cls(batch.mean(axis=0), batch.var(axis=0), jnp.float32(batch.shape[0]))
 
     def merge(self, other: "Moments") -> "Moments":
-        """Parallel variance (Chan, Golub & LeVeque 1979): exact, without the sum of squares that cancels."""
+        """Chan, Golub & LeVeque 1979: exact, and without the difference of large sums of squares."""
         count = self.count + other.count
-        delta = other.mean - self.mean
-        squares = self.variance * self.count + other.variance * other.count + delta**2 * self.count * other.count / count
-        return Moments(self.mean + delta * other.count / count, squares / count, count)
+        delta, share = other.mean - self.mean, other.count / count
+        variance = self.variance * (1 - share) + other.variance * share + delta**2 * share * (1 - share)
+        return Moments(self.mean + delta * share, variance, count)
 
 
 @flax.struct.dataclass
@@ -244,56 +233,41 @@ class State:
     """Everything needed to go on training one seed."""
 
     params: Any
-    opt_state: optax.OptState
+    opt_state: optax.OptState  # over the parameters as one vector
     key: jax.Array
     env_state: Any
-    obs: jax.Array
-    """`[N, ...]` raw, in the environment's dtype"""
-    episode_return: jax.Array
-    """`[N]` undiscounted, unscaled, of the episodes under way"""
-    episode_length: jax.Array
-    """`[N]` int32"""
-    ring_return: jax.Array
-    """`[RING]` of the last finished episodes"""
-    ring_length: jax.Array
-    """`[RING]`"""
-    num_episodes: jax.Array
-    """int32, finished so far"""
-    obs_moments: Moments | None
-    """None unless normalize_observations"""
-    discounted_return: jax.Array | None
-    """`[N]` discounted sum of rewards up to now; None unless scale_rewards"""
-    return_moments: Moments | None
-    """of discounted_return; None unless scale_rewards"""
+    obs: jax.Array  # [N, ...] raw, in the environment's dtype
+    episode_return: jax.Array  # [N] of the episodes under way, undiscounted and unscaled
+    episode_length: jax.Array  # [N] int32
+    ring_return: jax.Array  # [RING] of the last finished episodes
+    ring_length: jax.Array  # [RING]
+    num_episodes: jax.Array  # int32, finished so far
+    obs_moments: Moments | None  # None unless normalize_observations
+    discounted_return: jax.Array | None  # [N] discounted sum of the episode's rewards; None unless scale_rewards
+    return_moments: Moments | None  # of discounted_return
 
 
-@flax.struct.dataclass
-class Transition:
-    """One step of every environment; `collect` stacks them to `[T, N, ...]`."""
+class Rollout(NamedTuple):
+    """`T` steps of `N` environments: every field is `[T, N, ...]`."""
 
     obs: jax.Array
-    action: jax.Array
-    """as sampled: a Box action is clipped for the environment alone"""
-    policy: Categorical | DiagonalGaussian
+    action: jax.Array  # as sampled: a Box action is clipped for the environment alone
+    policy: Policy
     log_prob: jax.Array
-    value: jax.Array
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
-    final_obs: jax.Array
-    """what the step led to, before any reset"""
-    episode_return: jax.Array
-    """of the episode so far, this step included"""
+    final_obs: jax.Array  # what the step led to, before any reset
+    episode_return: jax.Array  # of the episode so far, this step included
     episode_length: jax.Array
 
 
-@flax.struct.dataclass
-class Batch:
-    """What learning reads of a rollout, `[B, ...]`."""
+class Batch(NamedTuple):
+    """What learning reads of a rollout: every field is `[T * N, ...]`, or `[B, ...]` in a minibatch."""
 
     obs: jax.Array
     action: jax.Array
-    policy: Categorical | DiagonalGaussian
+    policy: Policy
     log_prob: jax.Array
     value: jax.Array
     advantage: jax.Array
@@ -301,32 +275,28 @@ class Batch:
 
 
 class Task(NamedTuple):
-    """What all functions below need and training never changes."""
+    """What the functions below need and training never changes."""
 
     config: Config
     env: Any
     env_params: Any
-    obs_space: spaces.Discrete | spaces.Box
-    action_space: spaces.Discrete | spaces.Box
+    obs_space: Any
+    action_space: Any
     network: Network
     optimizer: optax.GradientTransformation
 
 
-def features(obs: jax.Array, space: spaces.Discrete | spaces.Box) -> jax.Array:
-    """Raw observations `[B, ...]` to float32: one-hot `[B, n]`, image `[B, H, W, C]`, anything else flat `[B, F]`."""
-    if isinstance(space, spaces.Discrete):
+def is_discrete(space: Any) -> bool:
+    return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
+
+
+def features(obs: jax.Array, space: Any) -> jax.Array:
+    """Raw observations `[B, ...]` as float32: one-hot `[B, n]`, image `[B, H, W, C]`, anything else flat `[B, F]`."""
+    if is_discrete(space):
         return jax.nn.one_hot(obs, space.n)
     if len(space.shape) == 3:
-        return obs.astype(jnp.float32) / (255.0 if obs.dtype == jnp.uint8 else 1.0)
+        return obs.astype(jnp.float32) / (255 if obs.dtype == jnp.uint8 else 1)
     return obs.reshape(obs.shape[0], -1).astype(jnp.float32)
-
-
-def forward(
-    task: Task, params: Any, obs_moments: Moments | None, obs: jax.Array
-) -> tuple[Categorical | DiagonalGaussian, jax.Array]:
-    """Policy and value at raw observations `[B, ...]`."""
-    x = normalize(features(obs, task.obs_space), obs_moments)
-    return task.network.apply(params, x, task.config.init_log_std)
 
 
 def normalize(x: jax.Array, moments: Moments | None) -> jax.Array:
@@ -336,16 +306,20 @@ def normalize(x: jax.Array, moments: Moments | None) -> jax.Array:
     return jnp.clip((x - moments.mean) / jnp.sqrt(moments.variance + 1e-8), -10.0, 10.0)
 
 
+def forward(task: Task, params: Any, obs_moments: Moments | None, obs: jax.Array) -> tuple[Policy, jax.Array]:
+    """Policy and value at raw observations `[B, ...]`."""
+    return task.network.apply(params, normalize(features(obs, task.obs_space), obs_moments), task.config.init_log_std)
+
+
 def reward_scale(moments: Moments | None) -> jax.Array:
-    """What rewards are divided by (37 details, continuous 7): 1 while the discounted return has not varied."""
+    """What rewards are divided by (37 details, continuous 7); 1 as long as the discounted return has not varied."""
     if moments is None:
-        return jnp.float32(1.0)
-    varied = moments.variance > 1e-6 * moments.mean**2
-    return jnp.where(varied, jnp.sqrt(jnp.where(varied, moments.variance, 1.0)), 1.0)
+        return jnp.float32(1)
+    return jnp.where(moments.variance > 1e-6 * moments.mean**2, jnp.sqrt(moments.variance), 1.0)
 
 
-def discounted_returns(start: jax.Array, reward: jax.Array, ended: jax.Array, gamma: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Forward discounted sums `R_t = gamma R_{t-1} + r_t`, from 0 after an episode's end; `[N]` to carry on, `[T, N]`."""
+def discounted_returns(start: jax.Array, reward: jax.Array, ended: jax.Array, gamma: Any) -> tuple[jax.Array, jax.Array]:
+    """Sums `R_t = gamma R_{t-1} + r_t` that begin anew after an episode's end: to carry on `[N]`, and all `[T, N]`."""
 
     def step(carry: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         total = gamma * carry + x[0]
@@ -360,16 +334,16 @@ def gae(
     next_value: jax.Array,
     terminated: jax.Array,
     truncated: jax.Array,
-    gamma: jax.Array | float,
-    gae_lambda: jax.Array | float,
+    gamma: Any,
+    gae_lambda: Any,
 ) -> jax.Array:
-    """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 16), all arrays `[T, ...]`.
+    """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 16); arrays are `[T]` or `[T, N]`.
 
         delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
         A_t     = delta_t + gamma lambda (1 - terminated_t) (1 - truncated_t) A_{t+1}
 
-    `next_value` is the value of the FINAL observation of each step, never of the one after a reset. A time limit does
-    not end the value, so `truncated` keeps the bootstrap (Pardo et al. 2018, arXiv:1712.00378); but the step after it
+    Where people go wrong: `next_value` is of the step's FINAL observation, never of the one after a reset. A time limit
+    does not end the value, so `truncated` keeps the bootstrap (Pardo et al. 2018, arXiv:1712.00378); yet the next step
     belongs to another episode, so either ending cuts the trace.
     """
     chex.assert_equal_shape((reward, value, next_value, terminated, truncated))
@@ -385,25 +359,23 @@ def gae(
 
 def minibatch_indices(key: jax.Array, epochs: int, batch_size: int, num_minibatches: int) -> jax.Array:
     """`[epochs, M, B]`: in each epoch every sample once, in an order of its own (37 details, core 6)."""
-    # One sort of random high bits with the sample's index as low bits: `jax.random.permutation` sorts pairs, slowly.
+    # One sort of random high bits over the index as low bits; `jax.random.permutation` sorts pairs, 5 x slower on a CPU.
     low = jnp.uint32((1 << (batch_size - 1).bit_length()) - 1)
-    order = jnp.sort((jax.random.bits(key, (epochs, batch_size)) & ~low) | jnp.arange(batch_size, dtype=jnp.uint32)) & low
-    order = order.astype(jnp.int32)
-    return order.reshape(epochs, num_minibatches, batch_size // num_minibatches)
+    order = jnp.sort(jax.random.bits(key, (epochs, batch_size)) & ~low | jnp.arange(batch_size, dtype=jnp.uint32)) & low
+    return order.astype(jnp.int32).reshape(epochs, num_minibatches, batch_size // num_minibatches)
 
 
 def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """PPO's objective to minimise over one minibatch (Schulman et al. 2017, eq. 9), and what to know about it."""
+    """PPO's objective, to be minimised, over one minibatch (Schulman et al. 2017, eq. 9); and what to know about it."""
     config = task.config
     policy, value = forward(task, params, obs_moments, batch.obs)
     log_ratio = policy.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
-
     advantage = batch.advantage
     if config.norm_adv:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     clipped_ratio = jnp.clip(ratio, 1 - config.clip_coef, 1 + config.clip_coef)
-    # min: the pessimistic bound. The gradient vanishes only where the ratio has moved too far in the rewarded direction.
+    # min, the pessimistic bound: no gradient only where the ratio has moved too far in the direction that pays.
     policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
 
     squared_error = (value - batch.target) ** 2
@@ -414,146 +386,129 @@ def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> 
 
     total = policy_loss + config.vf_coef * value_loss - config.ent_coef * policy.entropy().mean()
     return total, {
+        "loss": total,
         "policy_loss": policy_loss,
         "value_loss": value_loss,
-        # k3 of Schulman's "Approximating KL Divergence" (2020): unbiased, never negative, low variance.
-        "approx_kl": (ratio - 1 - log_ratio).mean(),
-        "clip_fraction": (jnp.abs(ratio - 1) > config.clip_coef).astype(jnp.float32).mean(),
+        "approx_kl": (ratio - 1 - log_ratio).mean(),  # k3 of Schulman 2020, "Approximating KL Divergence"
+        "clip_fraction": (jnp.abs(ratio - 1) > config.clip_coef).mean(dtype=jnp.float32),
         "ratio_error": jnp.abs(ratio - 1).max(),
     }
 
 
-def collect(task: Task, state: State, key: jax.Array) -> tuple[State, Transition]:
-    """Run the policy for `T` steps in each of `N` environments; observation statistics stay as they are."""
-    config, env = task.config, task.env
-
-    def step(carry: tuple[Any, ...], x: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, ...], Transition]:
-        env_state, obs, episode_return, episode_length = carry
-        noise, keys_env = x
-        policy, value = forward(task, state.params, state.obs_moments, obs)
-        action = policy.sample(noise)
-        next_obs, env_state, reward, terminated, truncated, info = jax.vmap(env.step, in_axes=(0, 0, 0, None))(
-            keys_env, env_state, env_action(task, action), task.env_params
-        )
-        reward = reward.astype(jnp.float32)
-        episode_return, episode_length = episode_return + reward, episode_length + 1
-        transition = Transition(
-            obs=obs,
-            action=action,
-            policy=policy,
-            log_prob=policy.log_prob(action),
-            value=value,
-            reward=reward,
-            terminated=terminated,
-            truncated=truncated,
-            final_obs=info["final_observation"],
-            episode_return=episode_return,
-            episode_length=episode_length,
-        )
-        ended = terminated | truncated
-        carry = env_state, next_obs, jnp.where(ended, 0.0, episode_return), jnp.where(ended, 0, episode_length)
-        return carry, transition
-
-    start = state.env_state, state.obs, state.episode_return, state.episode_length
-    # All randomness at once: on a CPU, random bits for one step at a time cost more than the policy does.
-    key_act, key_env = jax.random.split(key)
-    shape = (config.num_steps, config.num_envs)
-    distribution = Categorical if task.network.discrete else DiagonalGaussian
-    noise = distribution.noise(key_act, (*shape, task.network.num_outputs))
-    (env_state, obs, episode_return, episode_length), rollout = jax.lax.scan(step, start, (noise, jax.random.split(key_env, shape)))
-    return state.replace(env_state=env_state, obs=obs, episode_return=episode_return, episode_length=episode_length), rollout
-
-
 def env_action(task: Task, action: jax.Array) -> jax.Array:
-    """Actions `[N]` or `[N, D]` as the environment takes them; clipping happens here and nowhere else."""
+    """Actions `[N]` or `[N, D]` as the environment takes them; clipping to a Box happens here and nowhere else."""
     space = task.action_space
-    if isinstance(space, spaces.Discrete):
+    if is_discrete(space):
         return action
     return jnp.clip(action.reshape(action.shape[0], *space.shape), space.low, space.high).astype(space.dtype)
 
 
-def learn(task: Task, state: State, batch: Batch, indices: jax.Array, learning_rate: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-    """Epochs of minibatch gradient steps over one rollout; diagnostics `[epochs, M]`."""
+def collect(task: Task, state: State, key: jax.Array) -> tuple[State, Rollout]:
+    """Run the policy for `T` steps in each of `N` environments."""
     config = task.config
-    params_norm = optax.tree.norm(state.params)
+    # All randomness at once: on a CPU, drawing it step by step costs more than the policy does.
+    key_act, key_env = jax.random.split(key)
+    shape = (config.num_steps, config.num_envs)
+    distribution = Categorical if task.network.discrete else DiagonalGaussian
+    noise = distribution.noise(key_act, (*shape, task.network.num_outputs))
+    env_step = jax.vmap(task.env.step, in_axes=(0, 0, 0, None))
 
-    def minibatch_step(carry: tuple[Any, Any, jax.Array], index: jax.Array) -> tuple[tuple[Any, Any, jax.Array], dict[str, jax.Array]]:
+    def step(carry: tuple[Any, ...], x: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, ...], Rollout]:
+        env_state, obs, episode_return, episode_length = carry
+        noise, keys_env = x
+        policy, _ = forward(task, state.params, state.obs_moments, obs)
+        action = policy.sample(noise)
+        next_obs, env_state, reward, terminated, truncated, info = env_step(
+            keys_env, env_state, env_action(task, action), task.env_params
+        )
+        reward, final_obs, ended = reward.astype(jnp.float32), info["final_observation"], terminated | truncated
+        total, length = episode_return + reward, episode_length + 1
+        carry = env_state, next_obs, jnp.where(ended, 0.0, total), jnp.where(ended, 0, length)
+        log_prob = policy.log_prob(action)
+        return carry, Rollout(obs, action, policy, log_prob, reward, terminated, truncated, final_obs, total, length)
+
+    carry = state.env_state, state.obs, state.episode_return, state.episode_length
+    carry, rollout = jax.lax.scan(step, carry, (noise, jax.random.split(key_env, shape)))
+    return state.replace(env_state=carry[0], obs=carry[1], episode_return=carry[2], episode_length=carry[3]), rollout
+
+
+def learn(
+    task: Task, state: State, batch: Batch, indices: jax.Array, learning_rate: jax.Array
+) -> tuple[State, dict[str, jax.Array]]:
+    """Epochs of minibatch gradient steps over one rollout, and diagnostics `[epochs, M]`."""
+    # One vector instead of a dozen arrays: an optimiser step is then a few kernels instead of a hundred.
+    flat_params, unravel = ravel_pytree(state.params)
+    params_norm = jnp.sqrt(jnp.vdot(flat_params, flat_params))
+    target_kl = task.config.target_kl
+
+    def minibatch_step(carry: tuple[Any, ...], index: jax.Array) -> tuple[tuple[Any, ...], dict[str, jax.Array]]:
         params, opt_state, going = carry
         minibatch = jax.tree.map(lambda x: x[index], batch)
-        (total, aux), gradient = jax.value_and_grad(loss, has_aux=True)(params, task, state.obs_moments, minibatch)
-        updates, new_opt_state = task.optimizer.update(gradient, opt_state, params)
-        updates = jax.tree.map(lambda u: -learning_rate * u, updates)
-        new_params = optax.apply_updates(params, updates)
-        aux |= {
-            "loss": total,
-            "grad_norm": optax.tree.norm(gradient),
-            "update_ratio": optax.tree.norm(updates) / params_norm,
-            "applied": going.astype(jnp.float32),
-        }
-        if config.target_kl is not None:
-            # Not `cond`: under vmap that would become this `where` anyway.
-            new_params, new_opt_state = jax.tree.map(partial(jnp.where, going), (new_params, new_opt_state), (params, opt_state))
-        return (new_params, new_opt_state, going), aux
+        gradient_of = jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, minibatch), has_aux=True)
+        gradient, aux = gradient_of(params)
+        update, new_opt_state = task.optimizer.update(gradient, opt_state)
+        update = -learning_rate * update
+        aux["grad_norm"] = optax.tree.norm(gradient)
+        aux["update_ratio"] = jnp.sqrt(jnp.vdot(update, update)) / params_norm
+        aux["applied"] = going.astype(jnp.float32)
+        new = params + update, new_opt_state
+        if target_kl is not None:  # not `cond`, which vmap turns into this `where` anyway
+            new = jax.tree.map(partial(jnp.where, going), new, (params, opt_state))
+        return (*new, going), aux
 
-    def epoch(carry: tuple[Any, Any, jax.Array], indices: jax.Array) -> tuple[tuple[Any, Any, jax.Array], dict[str, jax.Array]]:
+    def epoch(carry: tuple[Any, ...], indices: jax.Array) -> tuple[tuple[Any, ...], dict[str, jax.Array]]:
         (params, opt_state, going), aux = jax.lax.scan(minibatch_step, carry, indices)
-        if config.target_kl is not None:
-            going &= aux["approx_kl"].mean() <= config.target_kl
+        if target_kl is not None:
+            going &= aux["approx_kl"].mean() <= target_kl
         return (params, opt_state, going), aux
 
-    (params, opt_state, _), aux = jax.lax.scan(epoch, (state.params, state.opt_state, jnp.bool(True)), indices)
-    return state.replace(params=params, opt_state=opt_state), aux
+    (params, opt_state, _), aux = jax.lax.scan(epoch, (flat_params, state.opt_state, jnp.bool(True)), indices)
+    return state.replace(params=unravel(params), opt_state=opt_state), aux
 
 
-def update_state(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
     """One rollout and the learning from it."""
     config = task.config
     key, key_collect, key_shuffle = jax.random.split(state.key, 3)
     state, rollout = collect(task, state.replace(key=key), key_collect)
-    ended = rollout.terminated | rollout.truncated
-
-    reward = rollout.reward
+    reward, ended = rollout.reward, rollout.terminated | rollout.truncated
     if config.scale_rewards:
-        carry, returns = discounted_returns(state.discounted_return, reward, ended, config.gamma)
-        state = state.replace(
-            discounted_return=carry, return_moments=state.return_moments.merge(Moments.of(returns.reshape(-1)))
-        )
-        reward = jnp.clip(reward / reward_scale(state.return_moments), -10.0, 10.0)
+        total, totals = discounted_returns(state.discounted_return, reward, ended, config.gamma)
+        moments = state.return_moments.merge(Moments.of(totals.reshape(-1)))
+        state = state.replace(discounted_return=total, return_moments=moments)
+        reward = jnp.clip(reward / reward_scale(moments), -10.0, 10.0)
 
+    # Values of all steps at once: large matrix products are faster than a small one at every step of the rollout.
     flat = partial(jax.tree.map, lambda x: x.reshape(-1, *x.shape[2:]))  # [T, N, ...] -> [T * N, ...]
-    next_value = forward(task, state.params, state.obs_moments, flat(rollout.final_obs))[1].reshape(reward.shape)
-    advantage = gae(reward, rollout.value, next_value, rollout.terminated, rollout.truncated, config.gamma, config.gae_lambda)
-    batch = flat(
-        Batch(
-            rollout.obs, rollout.action, rollout.policy, rollout.log_prob, rollout.value, advantage, advantage + rollout.value
-        )
+    value, next_value = (
+        forward(task, state.params, state.obs_moments, flat(obs))[1].reshape(reward.shape)
+        for obs in (rollout.obs, rollout.final_obs)
     )
+    advantage = gae(reward, value, next_value, rollout.terminated, rollout.truncated, config.gamma, config.gae_lambda)
+    batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, advantage + value))
 
     batch_size = config.num_envs * config.num_steps
     indices = minibatch_indices(key_shuffle, config.update_epochs, batch_size, config.num_minibatches)
-    learning_rate = config.learning_rate * ((1.0 - step / num_updates) if config.anneal_lr else jnp.float32(1.0))
+    # From the step, not from a counter in the optimiser: that would be one per seed.
+    learning_rate = config.learning_rate * ((1 - step / num_updates) if config.anneal_lr else jnp.float32(1))
     state, aux = learn(task, state, batch, indices, learning_rate)
     state = record_episodes(state, ended, rollout.episode_return, rollout.episode_length)
-
     diagnostics = diagnose(task, state, batch, jax.tree.map(lambda x: x[indices[0, 0]], batch), aux)
-    diagnostics |= summary("reward", reward) | {
-        "env_steps": (step + 1.0) * batch_size,
-        "learning_rate": learning_rate,
-        "episodes": ended.sum(),
-    }
+    diagnostics |= summary("reward", reward)
+    diagnostics |= {"env_steps": (step + 1.0) * batch_size, "episodes": ended.sum(), "learning_rate": learning_rate}
     if config.normalize_observations:
-        # After learning: one update sees one set of statistics, so the first ratio is exactly 1.
+        # Only now: one update uses one set of statistics throughout, so that its first ratio is exactly 1.
         seen = flat(jnp.concatenate([rollout.obs[1:], state.obs[None]]))  # the first was counted when it was new
         state = state.replace(obs_moments=state.obs_moments.merge(Moments.of(features(seen, task.obs_space))))
     return state, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
 
 
 def record_episodes(state: State, ended: jax.Array, episode_return: jax.Array, episode_length: jax.Array) -> State:
-    """Write the episodes that ended in a rollout, all arrays `[T, N]`, to the ring of the last `RING`."""
+    """Write the episodes that ended in a rollout, arrays `[T, N]`, to the ring of the last `RING`."""
     ended = ended.reshape(-1)
     rank = jnp.cumsum(ended)  # 1 for the first that ended
     kept = ended & (rank > rank[-1] - RING)
-    slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING is out of range, and dropped
+    slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING itself is out of range: dropped
     return state.replace(
         ring_return=state.ring_return.at[slot].set(episode_return.reshape(-1), mode="drop"),
         ring_length=state.ring_length.at[slot].set(episode_length.reshape(-1).astype(jnp.float32), mode="drop"),
@@ -562,7 +517,7 @@ def record_episodes(state: State, ended: jax.Array, episode_return: jax.Array, e
 
 
 def summary(name: str, x: jax.Array, where: jax.Array | None = None) -> dict[str, jax.Array]:
-    """Mean, std, min and max of `x`; NaN where nothing is selected."""
+    """Mean, standard deviation, minimum and maximum of `x`; NaN where `where` selects nothing."""
     count = x.size if where is None else where.sum()
     mean = x.sum(where=where) / count
     return {
@@ -580,38 +535,32 @@ def explained_variance(target: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def dormant_fraction(hidden: Any, tau: float = 0.025) -> jax.Array:
-    """Share of hidden units whose mean |activation| is at most `tau` of their layer's (Sokar et al. 2023, eq. 1)."""
+    """Share of hidden units whose mean |activation| is at most `tau` of their layer's mean (Sokar et al. 2023, eq. 1)."""
     scores = [jnp.abs(h).reshape(-1, h.shape[-1]).mean(axis=0) for h in jax.tree.leaves(hidden)]
-    dormant = jnp.concatenate([score <= tau * score.mean() for score in scores])
-    return dormant.mean(dtype=jnp.float32)
+    return jnp.concatenate([score <= tau * score.mean() for score in scores]).mean(dtype=jnp.float32)
 
 
-def gradient_noise_scale(adam: Any, batch_size: int) -> jax.Array:
-    """McCandlish et al. 2018 (arXiv:1812.06162), tr(Sigma) / |G|^2 in samples, read off Adam's bias-corrected moments."""
-    adam = optax.tree.cast(adam, jnp.float32)
-    mean = jax.tree.map(lambda m: m / (1 - 0.9**adam.count), adam.mu)
-    square = jax.tree.map(lambda v: v / (1 - 0.999**adam.count), adam.nu)
-    signal = optax.tree.sum(jax.tree.map(lambda m: (m**2).sum(), mean))
-    return batch_size * (optax.tree.sum(square) - signal) / signal
+def gradient_noise_scale(adam: optax.ScaleByAdamState, batch_size: int) -> jax.Array:
+    """tr(Sigma) / |G|^2 in samples (McCandlish et al. 2018, arXiv:1812.06162), from Adam's bias-corrected moments."""
+    mean, square = adam.mu / (1 - 0.9**adam.count), adam.nu / (1 - 0.999**adam.count)
+    return batch_size * (square.sum() - jnp.vdot(mean, mean)) / jnp.vdot(mean, mean)
 
 
 def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """What happened in this update; `part` is a random minibatch of `batch`. metrics.py of rlref defines each name."""
-    config = task.config
+    """What happened in this update; `part` is a random minibatch of `batch`. rlref/metrics.py defines each name."""
     x = normalize(features(part.obs, task.obs_space), state.obs_moments)
-    (policy, _), intermediates = task.network.apply(state.params, x, config.init_log_std, mutable=["intermediates"])
+    init_log_std = task.config.init_log_std
+    (policy, _), hidden = task.network.apply(state.params, x, init_log_std, mutable=["intermediates"])
     entropy = batch.policy.entropy().mean()
     if isinstance(batch.policy, Categorical):
-        relative_entropy = entropy / jnp.log(batch.policy.log_probs.shape[-1])  # NaN for one action: 0 / 0
+        relative_entropy = entropy / jnp.log(batch.policy.log_probs.shape[-1])  # one action: 0 / 0, undefined
     else:
-        relative_entropy = (batch.policy.log_std - config.init_log_std).mean()
-
-    applied = aux["applied"]
-    losses = {name: (x * applied).sum() / applied.sum() for name, x in aux.items() if name not in ("applied", "ratio_error")}
-    finite = jax.tree.map(lambda x: jnp.isfinite(x).all(), (state.params, losses))
+        relative_entropy = (batch.policy.log_std - init_log_std).mean()
+    applied, first_ratio_error = aux.pop("applied"), aux.pop("ratio_error")[0, 0]
+    means = {name: x.mean(where=applied > 0) for name, x in aux.items()}
     finished = jnp.arange(RING) < state.num_episodes
     return (
-        losses
+        means
         | summary("return", state.ring_return, finished)
         | summary("length", state.ring_length, finished)
         | summary("advantage", batch.advantage)
@@ -624,86 +573,71 @@ def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: dict[str,
             "kl": part.policy.kl(policy).mean(),
             "explained_variance": explained_variance(batch.target, batch.value),
             "value_bias": (batch.target - batch.value).mean(),
-            "first_ratio_error": aux["ratio_error"][0, 0],
+            "first_ratio_error": first_ratio_error,
             "gradient_steps": applied.sum(),
             "gradient_noise_scale": gradient_noise_scale(state.opt_state[1], part.value.size),
-            "dormant_fraction": dormant_fraction(intermediates),
-            "nonfinite": ~jnp.stack(jax.tree.leaves(finite)).all(),
+            "dormant_fraction": dormant_fraction(hidden),
+            # Every step's losses, gradient and change of parameters are in `means`: one bad number anywhere shows.
+            "nonfinite": ~jnp.isfinite(jnp.stack(list(means.values()))).all(),
         }
     )
 
 
-def init_state(task: Task, key: jax.Array) -> State:
+def init(task: Task, key: jax.Array) -> State:
     """Fresh parameters and environments of one seed."""
-    config = task.config
+    config, num_envs = task.config, task.config.num_envs
     key, key_env, key_net = jax.random.split(key, 3)
-    obs, env_state = jax.vmap(task.env.reset, in_axes=(0, None))(jax.random.split(key_env, config.num_envs), task.env_params)
+    obs, env_state = jax.vmap(task.env.reset, in_axes=(0, None))(jax.random.split(key_env, num_envs), task.env_params)
     x = features(obs, task.obs_space)
-    params = task.network.init(key_net, x, config.init_log_std)
-    params = {"params": params["params"]}  # without the activations that `sow` adds
-    zeros = jnp.zeros(config.num_envs)
+    params = {"params": task.network.init(key_net, x, config.init_log_std)["params"]}  # without what `sow` adds
     return State(
         params=params,
-        opt_state=task.optimizer.init(params),
+        opt_state=task.optimizer.init(ravel_pytree(params)[0]),
         key=key,
         env_state=env_state,
         obs=obs,
-        episode_return=zeros,
-        episode_length=jnp.zeros(config.num_envs, jnp.int32),
+        episode_return=jnp.zeros(num_envs),
+        episode_length=jnp.zeros(num_envs, jnp.int32),
         ring_return=jnp.zeros(RING),
         ring_length=jnp.zeros(RING),
         num_episodes=jnp.int32(0),
         obs_moments=Moments.of(x) if config.normalize_observations else None,
-        discounted_return=zeros if config.scale_rewards else None,
-        return_moments=Moments(jnp.float32(0), jnp.float32(0), jnp.float32(0)) if config.scale_rewards else None,
+        discounted_return=jnp.zeros(num_envs) if config.scale_rewards else None,
+        return_moments=Moments(*jnp.zeros(3)) if config.scale_rewards else None,
     )
 
 
 def check(config: Config) -> None:
     """Raise ValueError, in one line, for settings that cannot train. Traced floats cannot be looked at, and are not."""
+
+    def require(ok: Any, name: str, rule: str) -> None:
+        if not ok:
+            raise ValueError(f"{name} is {getattr(config, name)!r}; it must be {rule}")
+
     for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs"):
-        if not isinstance(getattr(config, name), int) or getattr(config, name) < 1:
-            raise ValueError(f"{name} is {getattr(config, name)!r}; it must be a whole number of at least 1")
-    batch_size = config.num_envs * config.num_steps
-    if batch_size % config.num_minibatches:
-        works = [m for m in range(1, batch_size + 1) if batch_size % m == 0]
-        nearest = sorted(sorted(works, key=lambda m: abs(m - config.num_minibatches))[:3])
-        raise ValueError(
-            f"num_minibatches is {config.num_minibatches}, which does not divide the batch of {batch_size} (num_envs "
-            f"{config.num_envs} x num_steps {config.num_steps}); {', '.join(map(str, nearest))} would"
-        )
-    if config.total_timesteps < batch_size:
-        raise ValueError(
-            f"total_timesteps is {config.total_timesteps}, less than one update's {batch_size} "
-            f"(num_envs {config.num_envs} x num_steps {config.num_steps})"
-        )
-    if config.activation not in ("tanh", "relu"):
-        raise ValueError(f"activation is {config.activation!r}; it must be 'tanh' or 'relu'")
-    if not config.hidden_sizes or min(config.hidden_sizes) < 1:
-        raise ValueError(f"hidden_sizes is {config.hidden_sizes}; it needs at least one layer of at least 1 unit")
-    limits = {
-        "learning_rate": (0, math.inf),
-        "adam_eps": (0, math.inf),
-        "max_grad_norm": (0, math.inf),
-        "gamma": (0, 1),
-        "gae_lambda": (0, 1),
-        "clip_coef": (0, math.inf),
-        "ent_coef": (0, math.inf),
-        "vf_coef": (0, math.inf),
-        "target_kl": (0, math.inf),
-        "init_log_std": (-math.inf, math.inf),
-    }
-    for name, (low, high) in limits.items():
         value = getattr(config, name)
-        if value is None or isinstance(value, jax.core.Tracer):
-            continue
-        x = np.asarray(value, np.float64)
-        if not np.all((x >= low) & (x <= high) & (np.isfinite(x) | (name == "max_grad_norm"))):
-            raise ValueError(f"{name} is {value}; it must be a finite number" + (f" from {low} to {high}" if high < math.inf else f" of at least {low}" if low == 0 else ""))
+        require(isinstance(value, int) and value >= 1, name, "a whole number of at least 1")
+    size = config.num_envs * config.num_steps
+    divisors = [m for m in range(1, size + 1) if size % m == 0]
+    nearest = sorted(sorted(divisors, key=lambda m: abs(m - config.num_minibatches))[:3])
+    batch = f"num_envs {config.num_envs} x num_steps {config.num_steps}"
+    require(config.num_minibatches in divisors, "num_minibatches", f"a divisor of {batch} = {size}, such as {nearest}")
+    require(config.total_timesteps >= size, "total_timesteps", f"at least one update's {batch} = {size}")
+    require(config.activation in ("tanh", "relu"), "activation", "'tanh' or 'relu'")
+    require(config.hidden_sizes and min(config.hidden_sizes) > 0, "hidden_sizes", "one or more layers of 1 unit or more")
+    bounds = {"gamma": 1, "gae_lambda": 1} | dict.fromkeys(
+        ("learning_rate", "adam_eps", "clip_coef", "ent_coef", "vf_coef", "target_kl", "max_grad_norm"), math.inf
+    )
+    for name, high in bounds.items():
+        if (value := getattr(config, name)) is not None and not isinstance(value, jax.core.Tracer):
+            good = np.greater_equal(value, 0) & np.less_equal(value, high) & (np.isfinite(value) | (name == "max_grad_norm"))
+            require(np.all(good), name, "a number from 0 to 1" if high == 1 else "a finite number of at least 0")
+    if not isinstance(config.init_log_std, jax.core.Tracer):
+        require(np.all(np.isfinite(config.init_log_std)), "init_log_std", "a finite number")
 
 
 def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
-    """Build the agent for an environment of gymnax >= 1.0; without `env`, the one that `config.env_id` names.
+    """Build the agent for an environment of gymnax >= 1.0; without `env`, for the gymnax id in `config.env_id`.
 
     Raises ValueError, in one line, for settings or spaces that cannot train.
     """
@@ -711,47 +645,58 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     if env is None:
         import gymnax
 
-        env, default_params = gymnax.make(config.env_id)
-    else:
-        default_params = env.default_params
-    env_params = default_params if env_params is None else env_params
+        env, _ = gymnax.make(config.env_id)
+    env_params = env.default_params if env_params is None else env_params
     obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
     for what, space in (("observation", obs_space), ("action", action_space)):
-        if not isinstance(space, spaces.Discrete | spaces.Box):
-            raise ValueError(f"the {what} space of {config.env_id} is {space}; PPO takes Discrete or Box")
+        if not is_discrete(space) and not hasattr(space, "low"):
+            raise ValueError(f"{config.env_id} has the {what} space {space}; PPO takes Discrete or Box")
     if len(obs_space.shape) == 3:
         size = min(obs_space.shape[:2])
         for _, kernel, stride in config.conv_layers:
             size = (size - kernel) // stride + 1
         if size < 1:
-            raise ValueError(f"conv_layers {config.conv_layers} leave nothing of an image of {obs_space.shape}")
-    discrete = isinstance(action_space, spaces.Discrete)
+            raise ValueError(f"conv_layers {config.conv_layers} leave nothing of images of shape {obs_space.shape}")
     network = Network(
-        num_outputs=action_space.n if discrete else math.prod(action_space.shape),
-        discrete=discrete,
+        num_outputs=action_space.n if is_discrete(action_space) else math.prod(action_space.shape),
+        discrete=is_discrete(action_space),
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
         conv_layers=config.conv_layers,
     )
-    # The learning rate is applied in `learn`, from the step: a counter in the optimiser's state would be batched.
     optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps))
     task = Task(config, env, env_params, obs_space, action_space, network, optimizer)
     steps_per_update = config.num_envs * config.num_steps
     num_updates = config.total_timesteps // steps_per_update
 
     def policy(state: State, obs: jax.Array) -> Any:
-        distribution = forward(task, state.params, state.obs_moments, obs[None])[0]
+        distribution, _ = forward(task, state.params, state.obs_moments, obs[None])
         if isinstance(distribution, Categorical):
             return jnp.exp(distribution.log_probs[0])
         return distribution.mean[0], jnp.exp(distribution.log_std[0])
 
     def value(state: State, obs: jax.Array) -> jax.Array:
-        return forward(task, state.params, state.obs_moments, obs[None])[1][0] * reward_scale(state.return_moments)
+        _, value = forward(task, state.params, state.obs_moments, obs[None])
+        return value[0] * reward_scale(state.return_moments)
 
-    return Agent(partial(init_state, task), partial(update_state, task, num_updates), policy, value, num_updates, steps_per_update)
+    return Agent(partial(init, task), partial(update, task, num_updates), policy, value, num_updates, steps_per_update)
 
 
 def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = None) -> tuple[State, dict[str, jax.Array]]:
-    """Train one seed; vmap over `key` for many. Returns its state and diagnostics `[num_updates]`."""
+    """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_updates]`."""
     agent = make(config, env, env_params)
     return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
+
+
+if __name__ == "__main__":
+    import importlib.util
+    import sys
+
+    if importlib.util.find_spec("rlref"):
+        from rlref.cli import main
+
+        sys.exit(main(["train", __file__, *sys.argv[1:]]))
+    keys = jax.vmap(jax.random.key)(jnp.arange(4))
+    _, diagnostics = jax.jit(jax.vmap(train, in_axes=(None, 0)))(Config(), keys)
+    for name, x in diagnostics.items():
+        print(f"{name:22}", *(f"{y:12.5g}" for y in x[:, -1]))

@@ -1,0 +1,65 @@
+"""Finding the module of an agent, by name or by file, and checking it against the agent contract."""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from rlref.errors import UsageError, nearest
+
+NAMES = ("ppo",)
+CONTRACT = {
+    "Config": "the settings, a frozen flax.struct dataclass",
+    "make": "make(config, env=None, env_params=None) -> Agent",
+    "Agent": "a NamedTuple of init, update, policy, value, num_updates and steps_per_update",
+    "train": "train(config, key, env=None, env_params=None) -> (state, diagnostics)",
+}
+FIELDS = ("init", "update", "policy", "value", "num_updates", "steps_per_update")
+
+
+def load_agent(agent: str) -> ModuleType:
+    """The module of `agent`: a name out of NAMES, or the path of a Python file that keeps the contract.
+
+    Raises UsageError for an unknown name, a missing file, a file that cannot be imported, or one without the contract.
+    """
+    if agent in NAMES:
+        return importlib.import_module(f"rlref.{agent}")
+    path = Path(agent)
+    if path.suffix != ".py":
+        raise UsageError(
+            f"no agent is named {agent!r}; there is {', '.join(NAMES)}, or give a file such as ./my_ppo.py."
+            + nearest(agent, NAMES)
+        )
+    if not path.is_file():
+        raise UsageError(f"there is no file {agent}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    previous = sys.modules.get(path.stem)
+    sys.modules[path.stem] = module  # dataclasses look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's own code: anything can come
+        if previous is None:
+            del sys.modules[path.stem]
+        else:
+            sys.modules[path.stem] = previous
+        raise UsageError(f"{agent}, line {_line(error, path)}: {type(error).__name__}: {error}") from error
+    missing = [f"{name} ({what})" for name, what in CONTRACT.items() if not hasattr(module, name)]
+    if missing:
+        raise UsageError(f"{agent} is no agent: it lacks {'; '.join(missing)}")
+    lacking = [name for name in FIELDS if name not in getattr(module.Agent, "_fields", ())]
+    if lacking:
+        raise UsageError(f"{agent} is no agent: its Agent lacks {', '.join(lacking)}")
+    return module
+
+
+def _line(error: Exception, path: Path) -> int | str:
+    """The line of `path` that `error` came from."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return error.lineno
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == path.resolve()]
+    return (frames[-1].lineno or "?") if frames else "?"

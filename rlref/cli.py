@@ -1,0 +1,245 @@
+"""The command line: `rlref train | envs`.
+
+Exit codes: 0 good, 1 a failure was found (a seed became non-finite), 2 wrong usage, 130 stopped by Ctrl-C.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import datetime
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlref.errors import UsageError
+
+if TYPE_CHECKING:
+    from rlref.runs import Run
+
+DESCRIPTION = """\
+Reference reinforcement learning in JAX: single-file agents, many seeds, diagnostics.
+
+  rlref train ppo                        CartPole-v1, 8 seeds: the main job
+  rlref train ppo --env-id Acrobot-v1    another environment
+  rlref train ./my_ppo.py                your own copy of an agent
+  rlref train ppo --help                 every setting
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    train = commands.add_parser("train", help="train an agent over many seeds", add_help=False)
+    train.add_argument("agent", nargs="?")
+    listing = commands.add_parser("envs", help="list the environments that can be trained")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    options, rest = parser.parse_known_args(arguments)
+    try:
+        if options.command == "train":
+            return train_command(options.agent, rest)
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        return envs_command(options.json)
+    except UsageError as error:
+        print(f"rlref: error: {error}", file=sys.stderr)
+        return 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """How to run; the agent's own settings follow."""
+
+    num_seeds: int = 8
+    """seeds to train side by side"""
+    seed: int = 0
+    """the first seed's id"""
+    run_dir: Path | None = None
+    """folder to write the run to, which must not exist; None: a new one under runs/"""
+    note: str = ""
+    """the question that this run is to answer; kept with it"""
+    env_params: tuple[str, ...] = ()
+    """parameters of the environment, each as name=value"""
+    eval_every: int = 0
+    """updates between evaluations; 0 for none"""
+    eval_episodes: int = 10
+    """episodes of an evaluation, per seed, greedy and sampled"""
+    memory_gb: float | None = None
+    """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
+    json: bool = False
+    """print the summary as JSON, and nothing else"""
+
+
+def train_command(agent: str | None, arguments: Sequence[str]) -> int:
+    """`rlref train AGENT [options]`."""
+    from rlref.agents import NAMES
+
+    if agent is None:
+        wants_help = any(a in ("-h", "--help") for a in arguments)
+        print(
+            f"usage: rlref train AGENT [options]\n\nAGENT is {', '.join(NAMES)}, or your own file such as ./my_ppo.py; "
+            f"`rlref train {NAMES[0]} --help` shows all options",
+            file=sys.stdout if wants_help else sys.stderr,
+        )
+        return 0 if wants_help else 2
+    import tyro
+
+    from rlref.agents import load_agent
+
+    module = load_agent(agent)
+    with_config = dataclasses.make_dataclass(
+        "Options",
+        [
+            ("run", tyro.conf.OmitArgPrefixes[TrainOptions]),
+            ("config", tyro.conf.OmitArgPrefixes[module.Config]),  # type: ignore[name-defined]
+        ],
+    )
+    parsed = tyro.cli(
+        with_config, prog=f"rlref train {agent}", args=list(arguments), description=module.__doc__, config=(tyro.conf.FlagConversionOff,)
+    )
+    return train_run(agent, parsed.run, parsed.config, ["rlref", "train", agent, *arguments])
+
+
+def train_run(agent: str, options: TrainOptions, config: Any, command: list[str]) -> int:
+    from rlref import envs, runner
+
+    env, env_params = envs.make_env(config.env_id)
+    env_params = envs.with_params(env_params, options.env_params)
+    run_dir = options.run_dir
+    if run_dir is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{Path(agent).stem}-{config.env_id.replace(':', '-')}-{stamp}"
+        run_dir = next(p for i in range(1000) if not (p := Path("runs") / (f"{name}-{i}" if i else name)).exists())
+    display = runner.Silent() if options.json else Terminal()
+    with display if isinstance(display, Terminal) else contextlib.nullcontext():
+        run = runner.train(
+            agent,
+            config,
+            num_seeds=options.num_seeds,
+            seed=options.seed,
+            env=env,
+            env_params=env_params,
+            run_dir=run_dir,
+            note=options.note,
+            eval_every=options.eval_every,
+            eval_episodes=options.eval_episodes,
+            memory_gb=options.memory_gb,
+            command=command,
+            display=display,
+        )
+    if options.json:
+        print(json.dumps({"run_dir": str(run.path), **json.loads((run_dir / "summary.json").read_text())}))
+    else:
+        print_summary(run)
+    if run.summary["status"] == "interrupted":
+        return 130
+    return 1 if run.summary["nonfinite"] else 0
+
+
+class Terminal:
+    """Progress on a terminal: what is compiled and for how long, then a bar with the live diagnostics."""
+
+    LIVE = (("return", "return_mean"), ("entropy", "entropy"), ("KL", "kl"), ("EV", "explained_variance"))
+
+    def __init__(self) -> None:
+        from rich import progress
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        self.console = Console(stderr=True)
+        self.bar = progress.Progress(
+            progress.TextColumn("training"),
+            progress.BarColumn(),
+            progress.TaskProgressColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("ETA"),
+            progress.TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.task = self.bar.add_task("", total=None)
+        self.diagnostics = Text()
+        self.live = Live(Group(self.bar, self.diagnostics), console=self.console)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.live.stop()
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False)
+
+    @contextlib.contextmanager
+    def compiling(self, what: str) -> Iterator[None]:
+        from rich import progress
+
+        columns = (progress.SpinnerColumn(), progress.TextColumn("{task.description}"), progress.TimeElapsedColumn())
+        with progress.Progress(*columns, console=self.console) as bar:
+            bar.add_task(f"XLA compiles {what}", total=None)
+            yield
+
+    def progress(self, done: int, total: int, metrics: dict[str, Any]) -> None:
+        from rlref import stats
+
+        # IQM over seeds at the chunk's last update, of the seeds where it is defined.
+        live = [f"{label} {stats.iqm(metrics[name][:, -1]):.4g}" for label, name in self.LIVE if name in metrics]
+        live.append(f"{metrics['steps_per_second'][0, -1]:,.0f} steps/s")
+        self.live.start()
+        self.bar.update(self.task, completed=done, total=total)
+        self.diagnostics.plain = "  ".join(live)
+
+
+def print_summary(run: "Run") -> None:
+    """The outcome in a few lines."""
+    from rich.console import Console
+
+    from rlref import runs, stats
+
+    console = Console(highlight=False, soft_wrap=True)
+    s = run.summary
+    low, high = s["iqm_interval_95"]
+    seeds = len(run.seeds)
+    settings = next(iter(run.metrics.values())).shape[0] if run.batched else 1
+    console.print(
+        f"[bold]{s['score']}[/bold]  IQM {s['iqm']:.4g}  95% interval {low:.4g} to {high:.4g}  min {s['min']:.4g}  max "
+        f"{s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)}{f' x {settings} settings' * (settings > 1)})"
+    )
+    names = ("entropy", "kl", "explained_variance", "eval_return_greedy", "eval_return_sampled")
+    values = [f"{name} {stats.iqm(runs.last(run.metrics[name]).ravel()):.4g}" for name in names if name in run.metrics]
+    console.print("at the end, IQM over seeds:  " + "  ".join(values))
+    console.print(
+        f"{s['env_steps']:,.0f} environment steps in {s['train_seconds']:.1f} s ({s['steps_per_second']:,} steps/s), "
+        f"after {s['compile_seconds']:.1f} s of compiling"
+    )
+    if s["status"] == "interrupted":
+        console.print("[yellow]stopped by Ctrl-C[/yellow]; what was reached is kept")
+    for bad in s["nonfinite"]:
+        console.print(f"[red]seed {bad['seed']} became non-finite at update {bad['update']}[/red]; the others trained on")
+    if run.path:
+        console.print(f"written to {run.path}; from Python: rlref.load({str(run.path)!r})")
+
+
+def envs_command(as_json: bool) -> int:
+    """`rlref envs`."""
+    from rlref.envs import list_envs
+
+    rows = list_envs()
+    if as_json:
+        print(json.dumps([row._asdict() for row in rows], indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("environment", "observations", "actions", "time limit", "note", box=None)
+    for row in rows:
+        table.add_row(row.env_id, row.observations, row.actions, str(row.time_limit or "none"), row.note)
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""Environments: by gymnax id, by a user's own `package.module:make_env`, and a list of those that can be trained.
+
+Importing gymnax takes seconds; so the functions here import it, not this file.
+"""
+
+import dataclasses
+import importlib
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rlref.errors import UsageError, nearest
+
+NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
+
+
+def make_env(env_id: str) -> tuple[Any, Any]:
+    """The environment that `env_id` names, and its parameters.
+
+    `env_id` is a gymnax id, or `package.module:function` of a function that returns an environment of gymnax >= 1.0, or
+    a pair of it and its parameters; the current folder is importable. Raises UsageError.
+    """
+    if ":" in env_id:
+        return _own_env(env_id)
+    import gymnax
+
+    if env_id not in gymnax.registered_envs:
+        raise UsageError(
+            f"there is no environment {env_id!r}.{nearest(env_id, gymnax.registered_envs)} "
+            "`rlref envs` lists them; your own is package.module:make_env"
+        )
+    try:
+        return gymnax.make(env_id)
+    except Exception as error:  # one of them downloads data when it is made
+        raise UsageError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
+
+
+def _own_env(env_id: str) -> tuple[Any, Any]:
+    module_name, _, attribute = env_id.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)()
+    except Exception as error:  # the user's own code: anything can come
+        raise UsageError(f"{env_id} does not give an environment: {type(error).__name__}: {error}") from error
+    env, params = made if isinstance(made, tuple) else (made, None)
+    missing = [name for name in ("reset", "step", "default_params", "action_space", "observation_space") if not hasattr(env, name)]
+    if missing:
+        raise UsageError(f"{env_id} gives {type(env).__name__}, which is no gymnax environment: it lacks {', '.join(missing)}")
+    return env, env.default_params if params is None else params
+
+
+def with_params(params: Any, assignments: Sequence[str]) -> Any:
+    """`params` with each `name=value` of `assignments` set. Raises UsageError for a wrong name or value."""
+    fields = [field.name for field in dataclasses.fields(params)]
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"--env-params takes name=value, not {assignment!r}")
+        if name not in fields:
+            raise UsageError(f"the environment has no parameter {name!r}.{nearest(name, fields)} It has {', '.join(fields)}")
+        kind = type(getattr(params, name))
+        try:
+            value = {"true": True, "false": False}[text.lower()] if kind is bool else (int if kind is int else float)(text)
+        except (KeyError, ValueError):
+            raise UsageError(f"the environment's {name} takes {kind.__name__}, not {text!r}") from None
+        if not math.isfinite(value):
+            raise UsageError(f"the environment's {name} must be finite, not {text}")
+        params = dataclasses.replace(params, **{name: value})
+    return params
+
+
+def check_interface(env: Any, params: Any, env_id: str) -> None:
+    """Raise UsageError unless `env` speaks gymnax >= 1.0, found out without running it."""
+    import jax
+
+    def one_step(key: Any) -> Any:
+        _, state = env.reset(key, params)
+        return env.step(key, state, env.action_space(params).sample(key), params)
+
+    try:
+        result = jax.eval_shape(one_step, jax.random.key(0))
+    except Exception as error:  # the environment's own code: anything can come
+        raise UsageError(f"{env_id} does not trace: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+    if len(result) != 6:
+        raise UsageError(
+            f"{env_id}: step returns {len(result)} values; gymnax >= 1.0 returns 6 "
+            "(observation, state, reward, terminated, truncated, info)"
+        )
+    if "final_observation" not in result[5]:
+        raise UsageError(f"{env_id}: step's info lacks 'final_observation', which bootstrapping at time limits needs")
+
+
+class EnvRow(NamedTuple):
+    """One line of `rlref envs`."""
+
+    env_id: str
+    observations: str
+    actions: str
+    time_limit: int | None
+    note: str
+
+
+def list_envs() -> list[EnvRow]:
+    """Every gymnax environment with its spaces and time limit (None where it has none)."""
+    import gymnax
+
+    rows = []
+    for env_id in gymnax.registered_envs:
+        if env_id in NEEDS_DOWNLOAD:
+            rows.append(EnvRow(env_id, "", "", None, "downloads data when made"))
+            continue
+        env, params = gymnax.make(env_id)
+        limit = getattr(params, "max_steps_in_episode", None)
+        spaces = (describe(env.observation_space(params)), describe(env.action_space(params)))
+        rows.append(EnvRow(env_id, *spaces, limit, ""))
+    return rows
+
+
+def describe(space: Any) -> str:
+    """A space in a few words, such as 'Discrete 3' or 'Box 10x10x4 float32'."""
+    if hasattr(space, "n"):
+        return f"Discrete {space.n}"
+    if hasattr(space, "low"):
+        import numpy as np
+
+        return f"Box {'x'.join(map(str, space.shape)) or 'scalar'} {np.dtype(space.dtype).name}"
+    return type(space).__name__

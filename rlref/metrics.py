@@ -1,0 +1,182 @@
+"""What each metric is called, means, is measured in, and comes from: one table for code, README and TensorBoard.
+
+`python -m rlref.metrics` prints it as Markdown, as it stands in rlref/README.md.
+"""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric. NaN always means "undefined in this update" (no episode has ended yet, zero variance)."""
+
+    name: str
+    definition: str
+    unit: str
+    source: str
+    agents: tuple[str, ...] = ("ppo",)
+    cleanrl: str = ""
+    """CleanRL's TensorBoard tag, '' where it has none"""
+    sb3: str = ""
+    """Stable-Baselines3's name, '' where it has none"""
+
+    @property
+    def tag(self) -> str:
+        """The TensorBoard tag."""
+        return self.cleanrl or f"diag/{self.name}"
+
+
+def _spread(name: str, what: str, unit: str, source: str, **mean_tags: str) -> list[Metric]:
+    """`name`_mean, _std, _min and _max; other projects' tags go to the mean."""
+    words = {"mean": "mean", "std": "standard deviation", "min": "minimum", "max": "maximum"}
+    return [
+        Metric(f"{name}_{key}", f"{word} of {what}", unit, source, **(mean_tags if key == "mean" else {}))  # type: ignore[arg-type]
+        for key, word in words.items()
+    ]
+
+
+_OWN = "rlref"
+_SCHULMAN = "Schulman 2016, Nuts and Bolts"
+_JONES = "Jones 2021, Debugging RL"
+
+METRICS: tuple[Metric, ...] = (
+    Metric("env_steps", "environment steps of this seed so far", "steps", "CleanRL", sb3="time/total_timesteps"),
+    Metric("episodes", "episodes that ended in this update", "episodes", _OWN),
+    *_spread(
+        "return",
+        "the undiscounted, unscaled returns of the last 100 finished episodes",
+        "reward",
+        "Henderson et al. 2018",
+        cleanrl="charts/episodic_return",
+        sb3="rollout/ep_rew_mean",
+    ),
+    Metric("return_count", "how many finished episodes return_* and length_* rest on, at most 100", "episodes", _OWN),
+    *_spread(
+        "length",
+        "the lengths of the last 100 finished episodes",
+        "steps",
+        _JONES,
+        cleanrl="charts/episodic_length",
+        sb3="rollout/ep_len_mean",
+    ),
+    Metric(
+        "entropy",
+        "mean entropy of the policy over the rollout, in closed form",
+        "nats",
+        _SCHULMAN,
+        cleanrl="losses/entropy",
+        sb3="-train/entropy_loss",
+    ),
+    Metric(
+        "relative_entropy",
+        "Discrete: entropy / log A. Box: change since the start, per action dimension",
+        "1; Box: nats",
+        _JONES,
+    ),
+    Metric("kl", "exact KL(old, new) over all epochs, on a random minibatch-sized part of the rollout", "nats", _SCHULMAN),
+    Metric(
+        "approx_kl",
+        "mean of (ratio - 1) - log ratio over all minibatches",
+        "nats",
+        "Schulman 2020, Approximating KL Divergence",
+        cleanrl="losses/approx_kl",
+        sb3="train/approx_kl",
+    ),
+    Metric(
+        "explained_variance",
+        "1 - Var[G - V] / Var[G], G the lambda-return, V as collected",
+        "1",
+        _SCHULMAN,
+        cleanrl="losses/explained_variance",
+        sb3="train/explained_variance",
+    ),
+    Metric("value_bias", "mean of G minus mean of V: explained variance is blind to it", "learned reward", _OWN),
+    Metric(
+        "clip_fraction",
+        "share of samples whose ratio is outside 1 +- clip_coef",
+        "1",
+        "37 details, core 13",
+        cleanrl="losses/clipfrac",
+        sb3="train/clip_fraction",
+    ),
+    Metric("first_ratio_error", "maximum of |ratio - 1| in the first minibatch: must be about 0", "1", "37 details"),
+    Metric("loss", "the whole objective", "1", "CleanRL", sb3="train/loss"),
+    Metric(
+        "policy_loss",
+        "the clipped surrogate, negated",
+        "1",
+        "Schulman et al. 2017, eq. 7",
+        cleanrl="losses/policy_loss",
+        sb3="train/policy_gradient_loss",
+    ),
+    Metric(
+        "value_loss",
+        "half the squared error of V, clipped if clip_vloss",
+        "learned reward^2",
+        "Schulman et al. 2017, eq. 9",
+        cleanrl="losses/value_loss",
+        sb3="train/value_loss",
+    ),
+    *_spread("advantage", "the advantages before normalisation", "learned reward", _JONES),
+    *_spread("target", "the lambda-returns that V is fitted to", "learned reward", _JONES),
+    *_spread("value", "V at the rollout's observations, as collected", "learned reward", _JONES),
+    *_spread("reward", "the rewards learned from: scaled and clipped if scale_rewards", "learned reward", _JONES),
+    Metric(
+        "learning_rate",
+        "Adam's step size in this update",
+        "1",
+        "CleanRL",
+        cleanrl="charts/learning_rate",
+        sb3="train/learning_rate",
+    ),
+    Metric("gradient_steps", "optimiser steps taken in this update: fewer only if target_kl stopped it", "steps", _OWN),
+    Metric("grad_norm", "global norm of the gradient before clipping, mean over minibatches", "1", "Rahtz 2018"),
+    Metric("update_ratio", "|step| / |parameters| per optimiser step, mean", "1", "CS231n"),
+    Metric(
+        "gradient_noise_scale",
+        "tr(Sigma) / |G|^2, from Adam's bias-corrected moments: B (sum v - sum m^2) / sum m^2",
+        "samples",
+        "McCandlish et al. 2018",
+    ),
+    Metric(
+        "dormant_fraction",
+        "share of hidden units whose mean |activation| is at most .025 of their layer's",
+        "1",
+        "Sokar et al. 2023",
+    ),
+    Metric("nonfinite", "1 if any loss, gradient or parameter step of this update is not finite, else 0", "0 or 1", _OWN),
+    Metric(
+        "steps_per_second",
+        "environment steps of all seeds per second of wall-clock time; added by the runner",
+        "steps/s",
+        "CleanRL",
+        agents=("ppo", "runner"),
+        cleanrl="charts/SPS",
+        sb3="time/fps",
+    ),
+    *(
+        Metric(
+            f"eval_{what}_{how}",
+            f"mean {what} of the evaluation's episodes with {how} actions; only at updates that are evaluated",
+            {"return": "reward", "length": "steps"}[what],
+            "Henderson et al. 2018",
+            agents=("runner",),
+            sb3={"return": "eval/mean_reward", "length": "eval/mean_ep_length"}[what] if how == "greedy" else "",
+        )
+        for what in ("return", "length")
+        for how in ("greedy", "sampled")
+    ),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def markdown() -> str:
+    """The table as it stands in rlref/README.md."""
+    lines = ["| metric | what it is | unit | source | CleanRL | SB3 |", "|---|---|---|---|---|---|"]
+    for m in METRICS:
+        tags = (f"`{tag}`" if tag else "" for tag in (m.cleanrl, m.sb3))
+        lines.append(f"| `{m.name}` | {m.definition.replace('|', chr(92) + '|')} | {m.unit} | {m.source} | {' | '.join(tags)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown())

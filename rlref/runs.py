@@ -1,0 +1,274 @@
+"""A run: its metrics in memory, and its folder on disk.
+
+    config.json        settings, options, and the command        environment.json   versions, devices, git commit, date
+    metrics/*.npz      chunks of metrics, `[row, update]`         summary.json       scores and how the run ended
+    source/            the agent's file as run, uncommitted diff  tensorboard/       events, where tensorboardX is installed
+
+Every file is written under another name and then moved, so that a killed run leaves a folder that loads.
+"""
+
+import dataclasses
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlref import metrics as metric_table
+from rlref import stats
+from rlref.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Pieces = dict[tuple[int, int], dict[str, np.ndarray]]  # (first row, first update) -> metrics [rows, updates]
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "orbax-checkpoint", "numpy", "scipy")
+
+
+@dataclasses.dataclass
+class Run:
+    """The outcome of a training. Arrays are `[seed, update]`; with batched settings `[setting, seed, update]`."""
+
+    agent: str
+    config: dict[str, Any]
+    """settings; a batched one is a list with a value per setting"""
+    seeds: list[int]
+    metrics: dict[str, np.ndarray]
+    summary: dict[str, Any]
+    path: Path | None = None
+    """the run's folder; None if it was not kept"""
+    act: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
+    """(row, observation, key or None) -> action, of the run just trained; None after `load`"""
+
+    @property
+    def scores(self) -> np.ndarray:
+        """Each seed's `return_mean` at its last update, `[seed]`; or of `mean_policy_return` where an agent has that."""
+        name = "mean_policy_return" if "mean_policy_return" in self.metrics else "return_mean"
+        return last(self.metrics[name])
+
+    @property
+    def batched(self) -> bool:
+        """Whether settings were batched, so that arrays have an axis for them."""
+        return self.scores.ndim == 2
+
+    def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
+        """The trained policy of one seed: `(observation, key=None) -> action`, greedy, or sampled where a key is given."""
+        if self.act is None:
+            raise RuntimeError("this run was loaded from its folder, which holds no parameters; train again to get its policy")
+        if seed not in self.seeds:
+            raise UsageError(f"the run has no seed {seed}; it has {self.seeds[0]} to {self.seeds[-1]}")
+        act, row = self.act, setting * len(self.seeds) + self.seeds.index(seed)
+        return lambda obs, key=None: act(row, obs, key)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One line per seed and update (and setting), with a column per metric."""
+        import pandas as pd
+
+        shape = next(iter(self.metrics.values())).shape
+        index = np.indices(shape)
+        columns: dict[str, Any] = {}
+        if len(shape) == 3:
+            columns["setting"] = index[0].ravel()
+            for name in batched(self.config):
+                columns[name] = np.asarray(self.config[name])[columns["setting"]]
+        columns |= {"seed": np.asarray(self.seeds)[index[-2].ravel()], "update": index[-1].ravel()}
+        frame = pd.DataFrame(columns | {name: x.ravel() for name, x in self.metrics.items()})
+        # Rows that an interrupted run never reached are no observations.
+        return frame[np.isfinite(frame["env_steps"])].reset_index(drop=True)
+
+
+def last(x: np.ndarray) -> np.ndarray:
+    """The last update's values along the last axis; for a row that stopped early, those of its own last update."""
+    reached = np.isfinite(x)
+    index = np.where(reached.any(-1), x.shape[-1] - 1 - np.argmax(reached[..., ::-1], axis=-1), 0)
+    return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
+
+
+def batched(config: dict[str, Any]) -> list[str]:
+    """Names of the settings that hold one float per setting. (A static setting holds a list only of whole numbers.)"""
+    return [name for name, value in config.items() if isinstance(value, list) and value and isinstance(value[0], float)]
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """What a run came to: score per seed, IQM and its interval, seeds with non-finite numbers and since when."""
+    name = "mean_policy_return" if "mean_policy_return" in run.metrics else "return_mean"
+    scores = run.scores
+    low, high = stats.iqm_interval(scores)
+    bad = np.argwhere(np.cumsum(run.metrics["nonfinite"] > 0, axis=-1) == 1) if "nonfinite" in run.metrics else []
+    first: dict[tuple[int, ...], int] = {}
+    for *row, update in bad:
+        first.setdefault(tuple(int(i) for i in row), int(update))
+    return {
+        "score": name,
+        "scores": scores.tolist(),
+        "iqm": stats.iqm(scores),
+        "iqm_interval_95": [low, high],
+        "min": float(np.nanmin(scores)) if np.isfinite(scores).any() else float("nan"),
+        "max": float(np.nanmax(scores)) if np.isfinite(scores).any() else float("nan"),
+        "nonfinite": [
+            {"seed": run.seeds[row[-1]], "update": update} | ({"setting": row[0]} if len(row) == 2 else {})
+            for row, update in first.items()
+        ],
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` atomically; NaN and infinities become null, which JSON has."""
+
+    def clean(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {k: clean(v) for k, v in x.items()}
+        if isinstance(x, list | tuple):
+            return [clean(v) for v in x]
+        return None if isinstance(x, float) and not np.isfinite(x) else x
+
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(clean(value), indent=1, allow_nan=False) + "\n")
+    os.replace(part, path)
+
+
+class Folder:
+    """The folder of a run that is being trained."""
+
+    def __init__(self, path: Path, source: Path, config: dict[str, Any]):
+        """Make `path`, which must not exist yet, and write everything that is known before training."""
+        if path.exists():
+            raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
+        try:
+            (path / "metrics").mkdir(parents=True)
+            (path / "source").mkdir()
+            shutil.copy(source, path / "source" / source.name)
+            write_json(path / "config.json", config)
+            write_json(path / "environment.json", environment(source))
+            if diff := _git(source.parent, "diff", "HEAD"):
+                (path / "source" / "uncommitted.diff").write_text(diff)
+        except OSError as error:
+            raise UsageError(f"cannot write the run to {path}: {error.strerror}; give another --run-dir") from error
+        self.path = path
+        self.written: set[tuple[int, int]] = set()
+        self.written_at = time.monotonic()
+
+    def write_metrics(self, pieces: Pieces) -> None:
+        """Write those of `pieces` that are not on disk yet, in one file per group of rows."""
+        for row in sorted({row for row, _ in pieces.keys() - self.written}):
+            new = {(r, update): piece for (r, update), piece in pieces.items() if r == row and (r, update) not in self.written}
+            start = min(update for _, update in new)
+            shape = end_of(new)
+            values = join({(0, update - start): piece for (_, update), piece in new.items()}, (shape[0] - row, shape[1] - start))
+            path = self.path / "metrics" / f"row{row:06d}-update{start:08d}.npz"
+            part = path.with_name(path.name + ".part")
+            with part.open("wb") as file:
+                np.savez(file, **values)  # type: ignore[arg-type]
+            os.replace(part, path)
+            self.written |= new.keys()
+        self.written_at = time.monotonic()
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        write_json(self.path / "summary.json", summary)
+
+
+def end_of(pieces: Pieces) -> tuple[int, int]:
+    """How many rows and updates `pieces` reach to."""
+    ends = [np.add(at, next(iter(piece.values())).shape) for at, piece in pieces.items()]
+    rows, updates = np.max(ends, axis=0).tolist()
+    return rows, updates
+
+
+def join(pieces: Pieces, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """All `pieces` as arrays of `shape`, whose last axis is updates and whose others are rows; NaN where there is none."""
+    rows, updates = int(np.prod(shape[:-1])), shape[-1]
+    names = dict.fromkeys(name for piece in pieces.values() for name in piece)
+    joined = {name: np.full((rows, updates), np.nan, np.float32) for name in names}
+    for (row, update), piece in pieces.items():
+        for name, x in piece.items():
+            joined[name][row : row + x.shape[0], update : update + x.shape[1]] = x
+    return {name: x.reshape(shape) for name, x in joined.items()}
+
+
+def load(path: str | Path) -> Run:
+    """Read a run from its folder alone; also one that was killed, up to what it had written.
+
+    Raises UsageError if `path` is no run's folder.
+    """
+    path = Path(path)
+    try:
+        config = json.loads((path / "config.json").read_text())
+    except OSError as error:
+        raise UsageError(f"{path} is no run's folder: there is no config.json in it") from error
+    pieces: Pieces = {}
+    for file in sorted((path / "metrics").glob("row*-update*.npz")):
+        row, update = (int(part) for part in file.stem.removeprefix("row").split("-update"))
+        with np.load(file) as data:
+            pieces[row, update] = dict(data)
+    if not pieces:
+        raise UsageError(f"{path} holds no metrics yet: the run ended before its first update did")
+    _, updates = end_of(pieces)
+    num_settings, seeds = config["num_settings"], config["seeds"]
+    shape = (len(seeds), updates) if num_settings is None else (num_settings, len(seeds), updates)
+    run = Run(config["agent"], config["config"], seeds, join(pieces, shape), {}, path)
+    summary = path / "summary.json"
+    run.summary = json.loads(summary.read_text()) if summary.exists() else {"status": "killed", **summarise(run)}
+    return run
+
+
+def environment(source: Path) -> dict[str, Any]:
+    """Versions, devices and the state of the source: what it takes to run the same again."""
+    import jax
+
+    versions = {}
+    for package in ("rlref", *PACKAGES):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "versions": versions,
+        "platform": platform.platform(),
+        "devices": [device.device_kind for device in jax.devices()],
+        "default_matmul_precision": jax.config.jax_default_matmul_precision,
+        "git_commit": _git(source.parent, "rev-parse", "HEAD").strip() or None,
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git prints for `folder`; '' where there is no git or no repository."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+class TensorBoard:
+    """One writer per row, fed with the last update of each chunk; does nothing where tensorboardX is not installed."""
+
+    def __init__(self, path: Path, names: list[str]):
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            self.writers = []
+            return
+        self.writers = [SummaryWriter(str(path / "tensorboard" / name)) for name in names]
+
+    def write(self, row: int, values: dict[str, np.ndarray]) -> None:
+        """Write the last update of metrics `[rows, updates]` that begin at `row`."""
+        for i, writer in enumerate(self.writers[row : row + len(values["env_steps"])]):
+            for name, x in values.items():
+                if np.isfinite(x[i, -1]):
+                    tag = metric_table.BY_NAME[name].tag if name in metric_table.BY_NAME else f"diag/{name}"
+                    writer.add_scalar(tag, x[i, -1], int(values["env_steps"][i, -1]))
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlref.errors import UsageError
+from rlref.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from rlref.runs import Run
@@ -47,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("rlref: stopped by Ctrl-C before anything was trained", file=sys.stderr)
+        return 130
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +100,19 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
             ("config", tyro.conf.OmitArgPrefixes[module.Config]),  # type: ignore[name-defined]
         ],
     )
-    parsed = tyro.cli(
-        with_config, prog=f"rlref train {agent}", args=list(arguments), description=module.__doc__, config=(tyro.conf.FlagConversionOff,)
+    parsed, unknown = tyro.cli(
+        with_config,
+        prog=f"rlref train {agent}",
+        args=list(arguments),
+        description=module.__doc__,
+        return_unknown_args=True,
     )
+    if unknown:
+        fields = [f.name.replace("_", "-") for c in (TrainOptions, module.Config) for f in dataclasses.fields(c)]
+        raise UsageError(
+            f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
+            f"`rlref train {agent} --help` shows all"
+        )
     return train_run(agent, parsed.run, parsed.config, ["rlref", "train", agent, *arguments])
 
 
@@ -169,6 +182,8 @@ class Terminal:
 
     def __exit__(self, *error: object) -> None:
         self.live.stop()
+        if not self.console.is_terminal:
+            self.console.print()
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False)
@@ -203,10 +218,9 @@ def print_summary(run: "Run") -> None:
     s = run.summary
     low, high = s["iqm_interval_95"]
     seeds = len(run.seeds)
-    settings = next(iter(run.metrics.values())).shape[0] if run.batched else 1
     console.print(
         f"[bold]{s['score']}[/bold]  IQM {s['iqm']:.4g}  95% interval {low:.4g} to {high:.4g}  min {s['min']:.4g}  max "
-        f"{s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)}{f' x {settings} settings' * (settings > 1)})"
+        f"{s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)})"
     )
     names = ("entropy", "kl", "explained_variance", "eval_return_greedy", "eval_return_sampled")
     values = [f"{name} {stats.iqm(runs.last(run.metrics[name]).ravel()):.4g}" for name in names if name in run.metrics]

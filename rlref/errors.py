@@ -11,5 +11,5 @@ class UsageError(ValueError):
 def nearest(word: str, words: Iterable[str]) -> str:
     """' Did you mean ...?' with the nearest of `words`, ignoring case; '' if none is near."""
     known = {w.lower(): w for w in words}
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
     return f" Did you mean {known[near[0]]!r}?" if near else ""

@@ -283,7 +283,7 @@ def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, displa
     fit = int(budget // bytes_per_row)
     if fit < 1:
         raise UsageError(
-            f"one seed takes about {bytes_per_row / 1e9:.2f} GB, more than the {budget / 1e9:.2f} GB there are; "
+            f"one seed takes about {bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there are; "
             "a smaller rollout or network would take less"
         )
     groups = math.ceil(num_rows / fit)
@@ -292,8 +292,8 @@ def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, displa
     used = math.ceil(rows / per_device)
     if groups > 1:
         display.say(
-            f"{num_rows} seeds would take about {num_rows * bytes_per_row / 1e9:.1f} GB; {budget / 1e9:.1f} GB may be "
-            f"used, so they train in {groups} groups of {rows}, one after the other"
+            f"{num_rows} seeds would take about {num_rows * bytes_per_row / 1e6:,.0f} MB; {budget / 1e6:,.0f} MB may be "
+            f"used, so they train in {groups} groups of at most {rows}, one after the other"
         )
     mesh = jax.make_mesh((used,), ("seed",), axis_types=(AxisType.Auto,), devices=devices[:used])
     return Plan(mesh, rows, per_device * used)

@@ -79,7 +79,7 @@ class Run:
         if len(shape) == 3:
             columns["setting"] = index[0].ravel()
             for name in batched(self.config):
-                columns[name] = np.asarray(self.config[name])[columns["setting"]]
+                columns[f"config_{name}"] = np.asarray(self.config[name])[columns["setting"]]
         columns |= {"seed": np.asarray(self.seeds)[index[-2].ravel()], "update": index[-1].ravel()}
         frame = pd.DataFrame(columns | {name: x.ravel() for name, x in self.metrics.items()})
         # Rows that an interrupted run never reached are no observations.
@@ -102,7 +102,8 @@ def summarise(run: Run) -> dict[str, Any]:
     """What a run came to: score per seed, IQM and its interval, seeds with non-finite numbers and since when."""
     name = "mean_policy_return" if "mean_policy_return" in run.metrics else "return_mean"
     scores = run.scores
-    low, high = stats.iqm_interval(scores)
+    settings = scores.reshape(-1, scores.shape[-1])
+    iqms, intervals = [stats.iqm(x) for x in settings], [list(stats.iqm_interval(x)) for x in settings]
     bad = np.argwhere(np.cumsum(run.metrics["nonfinite"] > 0, axis=-1) == 1) if "nonfinite" in run.metrics else []
     first: dict[tuple[int, ...], int] = {}
     for *row, update in bad:
@@ -110,8 +111,8 @@ def summarise(run: Run) -> dict[str, Any]:
     return {
         "score": name,
         "scores": scores.tolist(),
-        "iqm": stats.iqm(scores),
-        "iqm_interval_95": [low, high],
+        "iqm": iqms if run.batched else iqms[0],  # over seeds; a list if settings are batched
+        "iqm_interval_95": intervals if run.batched else intervals[0],
         "min": float(np.nanmin(scores)) if np.isfinite(scores).any() else float("nan"),
         "max": float(np.nanmax(scores)) if np.isfinite(scores).any() else float("nan"),
         "nonfinite": [

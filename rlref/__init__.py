@@ -1,7 +1,7 @@
 """Reference reinforcement learning in JAX that people can trust, with diagnostics that tell what is going on.
 
-    run = rlref.train("ppo", num_seeds=8)       train, and return the Run
-    run = rlref.load("runs/...")                 read a run's folder
+run = rlref.train("ppo", num_seeds=8)       train, and return the Run
+run = rlref.load("runs/...")                 read a run's folder
 """
 
 import contextlib

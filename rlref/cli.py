@@ -31,7 +31,8 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=raw)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="train an agent over many seeds", add_help=False)
     train.add_argument("agent", nargs="?")
@@ -93,22 +94,19 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
     from rlref.agents import load_agent
 
     module = load_agent(agent)
-    with_config = dataclasses.make_dataclass(
-        "Options",
-        [
-            ("run", tyro.conf.OmitArgPrefixes[TrainOptions]),
-            ("config", tyro.conf.OmitArgPrefixes[module.Config]),  # type: ignore[name-defined]
-        ],
-    )
+    config_class: Any = module.Config
+    sections: list[Any] = [("run", TrainOptions), ("config", config_class)]
+    flat: Any = tyro.conf.OmitArgPrefixes
+    both: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
     parsed, unknown = tyro.cli(
-        with_config,
+        both,
         prog=f"rlref train {agent}",
         args=list(arguments),
         description=module.__doc__,
         return_unknown_args=True,
     )
     if unknown:
-        fields = [f.name.replace("_", "-") for c in (TrainOptions, module.Config) for f in dataclasses.fields(c)]
+        fields = [f.name.replace("_", "-") for c in (TrainOptions, config_class) for f in dataclasses.fields(c)]
         raise UsageError(
             f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
             f"`rlref train {agent} --help` shows all"
@@ -181,9 +179,10 @@ class Terminal:
         return self
 
     def __exit__(self, *error: object) -> None:
+        started = self.live.is_started
         self.live.stop()
-        if not self.console.is_terminal:
-            self.console.print()
+        if started and not self.console.is_terminal:
+            self.console.print()  # where it cannot redraw, rich leaves the last line open
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False)
@@ -232,7 +231,8 @@ def print_summary(run: "Run") -> None:
     if s["status"] == "interrupted":
         console.print("[yellow]stopped by Ctrl-C[/yellow]; what was reached is kept")
     for bad in s["nonfinite"]:
-        console.print(f"[red]seed {bad['seed']} became non-finite at update {bad['update']}[/red]; the others trained on")
+        where = f"seed {bad['seed']} became non-finite at update {bad['update']}"
+        console.print(f"[red]{where}[/red]; the others trained on")
     if run.path:
         console.print(f"written to {run.path}; from Python: rlref.load({str(run.path)!r})")
 

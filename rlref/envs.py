@@ -46,9 +46,10 @@ def _own_env(env_id: str) -> tuple[Any, Any]:
     except Exception as error:  # the user's own code: anything can come
         raise UsageError(f"{env_id} does not give an environment: {type(error).__name__}: {error}") from error
     env, params = made if isinstance(made, tuple) else (made, None)
-    missing = [name for name in ("reset", "step", "default_params", "action_space", "observation_space") if not hasattr(env, name)]
-    if missing:
-        raise UsageError(f"{env_id} gives {type(env).__name__}, which is no gymnax environment: it lacks {', '.join(missing)}")
+    interface = ("reset", "step", "default_params", "action_space", "observation_space")
+    if missing := [name for name in interface if not hasattr(env, name)]:
+        what = type(env).__name__
+        raise UsageError(f"{env_id} gives {what}, which is no gymnax environment: it lacks {', '.join(missing)}")
     return env, env.default_params if params is None else params
 
 
@@ -60,10 +61,12 @@ def with_params(params: Any, assignments: Sequence[str]) -> Any:
         if not equals:
             raise UsageError(f"--env-params takes name=value, not {assignment!r}")
         if name not in fields:
-            raise UsageError(f"the environment has no parameter {name!r}.{nearest(name, fields)} It has {', '.join(fields)}")
+            near = nearest(name, fields)
+            raise UsageError(f"the environment has no parameter {name!r}.{near} It has {', '.join(fields)}")
         kind = type(getattr(params, name))
         try:
-            value = {"true": True, "false": False}[text.lower()] if kind is bool else (int if kind is int else float)(text)
+            parse: Any = {bool: lambda x: {"true": True, "false": False}[x.lower()], int: int}.get(kind, float)
+            value = parse(text)
         except (KeyError, ValueError):
             raise UsageError(f"the environment's {name} takes {kind.__name__}, not {text!r}") from None
         if not math.isfinite(value):

@@ -72,7 +72,7 @@ METRICS: tuple[Metric, ...] = (
         "1; Box: nats",
         _JONES,
     ),
-    Metric("kl", "exact KL(old, new) over all epochs, on a random minibatch-sized part of the rollout", "nats", _SCHULMAN),
+    Metric("kl", "exact KL(old, new) over all epochs, on a random minibatch of the rollout", "nats", _SCHULMAN),
     Metric(
         "approx_kl",
         "mean of (ratio - 1) - log ratio over all minibatches",
@@ -94,7 +94,7 @@ METRICS: tuple[Metric, ...] = (
         "clip_fraction",
         "share of samples whose ratio is outside 1 +- clip_coef",
         "1",
-        "37 details, core 13",
+        "37 details, core 12",
         cleanrl="losses/clipfrac",
         sb3="train/clip_fraction",
     ),
@@ -143,7 +143,7 @@ METRICS: tuple[Metric, ...] = (
         "1",
         "Sokar et al. 2023",
     ),
-    Metric("nonfinite", "1 if any loss, gradient or parameter step of this update is not finite, else 0", "0 or 1", _OWN),
+    Metric("nonfinite", "1 if a loss, gradient or parameter step of this update is not finite, else 0", "0 or 1", _OWN),
     Metric(
         "steps_per_second",
         "environment steps of all seeds per second of wall-clock time; added by the runner",
@@ -174,7 +174,8 @@ def markdown() -> str:
     lines = ["| metric | what it is | unit | source | CleanRL | SB3 |", "|---|---|---|---|---|---|"]
     for m in METRICS:
         tags = (f"`{tag}`" if tag else "" for tag in (m.cleanrl, m.sb3))
-        lines.append(f"| `{m.name}` | {m.definition.replace('|', chr(92) + '|')} | {m.unit} | {m.source} | {' | '.join(tags)} |")
+        definition = m.definition.replace("|", "\\|")  # a bare | would end the table's cell
+        lines.append(f"| `{m.name}` | {definition} | {m.unit} | {m.source} | {' | '.join(tags)} |")
     return "\n".join(lines)
 
 

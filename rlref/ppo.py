@@ -15,6 +15,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -95,8 +96,8 @@ class Agent(NamedTuple):
     init: Callable[[jax.Array], "State"]  # key -> state of one seed
     # state, step (int32 index of this update, never batched over seeds) -> state, diagnostics (float32 scalars)
     update: Callable[["State", jax.Array], tuple["State", dict[str, jax.Array]]]
-    policy: Callable[["State", jax.Array], Any]  # ONE raw observation -> probabilities [A]; Box: mean, std [D], unclipped
-    value: Callable[["State", jax.Array], jax.Array] | None  # ONE raw observation -> V in the environment's reward units
+    policy: Callable[["State", jax.Array], Any]  # ONE raw observation -> probabilities [A]; Box: mean [D], std [D]
+    value: Callable[["State", jax.Array], jax.Array] | None  # ONE raw observation -> V, in the environment's reward
     num_updates: int  # floor(total_timesteps / steps_per_update)
     steps_per_update: int  # environment steps of one update of one seed
 
@@ -173,7 +174,7 @@ def orthogonal(scale: float) -> Callable[..., jax.Array]:
 
 
 class Network(nn.Module):
-    """Actor and critic. Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso with two heads."""
+    """Actor and critic. Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso, two heads."""
 
     num_outputs: int  # A for a Discrete action space, D for a Box
     discrete: bool
@@ -300,25 +301,26 @@ def features(obs: jax.Array, space: Any) -> jax.Array:
 
 
 def normalize(x: jax.Array, moments: Moments | None) -> jax.Array:
-    """Observation normalisation and clipping (37 details, continuous 5 and 6)."""
+    """Observation normalisation and clipping (37 details, continuous 6 and 7)."""
     if moments is None:
         return x
     return jnp.clip((x - moments.mean) / jnp.sqrt(moments.variance + 1e-8), -10.0, 10.0)
 
 
-def forward(task: Task, params: Any, obs_moments: Moments | None, obs: jax.Array) -> tuple[Policy, jax.Array]:
-    """Policy and value at raw observations `[B, ...]`."""
-    return task.network.apply(params, normalize(features(obs, task.obs_space), obs_moments), task.config.init_log_std)
+def forward(task: Task, params: Any, obs_moments: Moments | None, obs: jax.Array, **options: Any) -> Any:
+    """Policy and value at raw observations `[B, ...]`; `options` are flax's."""
+    x = normalize(features(obs, task.obs_space), obs_moments)
+    return task.network.apply(params, x, task.config.init_log_std, **options)
 
 
 def reward_scale(moments: Moments | None) -> jax.Array:
-    """What rewards are divided by (37 details, continuous 7); 1 as long as the discounted return has not varied."""
+    """What rewards are divided by (37 details, continuous 8); 1 as long as the discounted return has not varied."""
     if moments is None:
         return jnp.float32(1)
     return jnp.where(moments.variance > 1e-6 * moments.mean**2, jnp.sqrt(moments.variance), 1.0)
 
 
-def discounted_returns(start: jax.Array, reward: jax.Array, ended: jax.Array, gamma: Any) -> tuple[jax.Array, jax.Array]:
+def discounted_returns(start: Any, reward: jax.Array, ended: jax.Array, gamma: Any) -> tuple[jax.Array, jax.Array]:
     """Sums `R_t = gamma R_{t-1} + r_t` that begin anew after an episode's end: to carry on `[N]`, and all `[T, N]`."""
 
     def step(carry: jax.Array, x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -359,7 +361,7 @@ def gae(
 
 def minibatch_indices(key: jax.Array, epochs: int, batch_size: int, num_minibatches: int) -> jax.Array:
     """`[epochs, M, B]`: in each epoch every sample once, in an order of its own (37 details, core 6)."""
-    # One sort of random high bits over the index as low bits; `jax.random.permutation` sorts pairs, 5 x slower on a CPU.
+    # One sort of random high bits over the index as low bits; `jax.random.permutation` sorts pairs, slowly on a CPU.
     low = jnp.uint32((1 << (batch_size - 1).bit_length()) - 1)
     order = jnp.sort(jax.random.bits(key, (epochs, batch_size)) & ~low | jnp.arange(batch_size, dtype=jnp.uint32)) & low
     return order.astype(jnp.int32).reshape(epochs, num_minibatches, batch_size // num_minibatches)
@@ -429,7 +431,7 @@ def collect(task: Task, state: State, key: jax.Array) -> tuple[State, Rollout]:
 
     carry = state.env_state, state.obs, state.episode_return, state.episode_length
     carry, rollout = jax.lax.scan(step, carry, (noise, jax.random.split(key_env, shape)))
-    return state.replace(env_state=carry[0], obs=carry[1], episode_return=carry[2], episode_length=carry[3]), rollout
+    return replace(state, env_state=carry[0], obs=carry[1], episode_return=carry[2], episode_length=carry[3]), rollout
 
 
 def learn(
@@ -463,19 +465,19 @@ def learn(
         return (params, opt_state, going), aux
 
     (params, opt_state, _), aux = jax.lax.scan(epoch, (flat_params, state.opt_state, jnp.bool(True)), indices)
-    return state.replace(params=unravel(params), opt_state=opt_state), aux
+    return replace(state, params=unravel(params), opt_state=opt_state), aux
 
 
 def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
     """One rollout and the learning from it."""
     config = task.config
     key, key_collect, key_shuffle = jax.random.split(state.key, 3)
-    state, rollout = collect(task, state.replace(key=key), key_collect)
+    state, rollout = collect(task, replace(state, key=key), key_collect)
     reward, ended = rollout.reward, rollout.terminated | rollout.truncated
-    if config.scale_rewards:
+    if state.return_moments is not None:
         total, totals = discounted_returns(state.discounted_return, reward, ended, config.gamma)
         moments = state.return_moments.merge(Moments.of(totals.reshape(-1)))
-        state = state.replace(discounted_return=total, return_moments=moments)
+        state = replace(state, discounted_return=total, return_moments=moments)
         reward = jnp.clip(reward / reward_scale(moments), -10.0, 10.0)
 
     # Values of all steps at once: large matrix products are faster than a small one at every step of the rollout.
@@ -485,7 +487,8 @@ def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple
         for obs in (rollout.obs, rollout.final_obs)
     )
     advantage = gae(reward, value, next_value, rollout.terminated, rollout.truncated, config.gamma, config.gae_lambda)
-    batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, advantage + value))
+    target = advantage + value
+    batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, target))
 
     batch_size = config.num_envs * config.num_steps
     indices = minibatch_indices(key_shuffle, config.update_epochs, batch_size, config.num_minibatches)
@@ -496,10 +499,10 @@ def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple
     diagnostics = diagnose(task, state, batch, jax.tree.map(lambda x: x[indices[0, 0]], batch), aux)
     diagnostics |= summary("reward", reward)
     diagnostics |= {"env_steps": (step + 1.0) * batch_size, "episodes": ended.sum(), "learning_rate": learning_rate}
-    if config.normalize_observations:
+    if state.obs_moments is not None:
         # Only now: one update uses one set of statistics throughout, so that its first ratio is exactly 1.
         seen = flat(jnp.concatenate([rollout.obs[1:], state.obs[None]]))  # the first was counted when it was new
-        state = state.replace(obs_moments=state.obs_moments.merge(Moments.of(features(seen, task.obs_space))))
+        state = replace(state, obs_moments=state.obs_moments.merge(Moments.of(features(seen, task.obs_space))))
     return state, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
 
 
@@ -509,7 +512,8 @@ def record_episodes(state: State, ended: jax.Array, episode_return: jax.Array, e
     rank = jnp.cumsum(ended)  # 1 for the first that ended
     kept = ended & (rank > rank[-1] - RING)
     slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING itself is out of range: dropped
-    return state.replace(
+    return replace(
+        state,
         ring_return=state.ring_return.at[slot].set(episode_return.reshape(-1), mode="drop"),
         ring_length=state.ring_length.at[slot].set(episode_length.reshape(-1).astype(jnp.float32), mode="drop"),
         num_episodes=state.num_episodes + rank[-1],
@@ -535,7 +539,7 @@ def explained_variance(target: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def dormant_fraction(hidden: Any, tau: float = 0.025) -> jax.Array:
-    """Share of hidden units whose mean |activation| is at most `tau` of their layer's mean (Sokar et al. 2023, eq. 1)."""
+    """Share of hidden units whose mean |activation| is at most `tau` of their layer's (Sokar et al. 2023, eq. 1)."""
     scores = [jnp.abs(h).reshape(-1, h.shape[-1]).mean(axis=0) for h in jax.tree.leaves(hidden)]
     return jnp.concatenate([score <= tau * score.mean() for score in scores]).mean(dtype=jnp.float32)
 
@@ -548,14 +552,12 @@ def gradient_noise_scale(adam: optax.ScaleByAdamState, batch_size: int) -> jax.A
 
 def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """What happened in this update; `part` is a random minibatch of `batch`. rlref/metrics.py defines each name."""
-    x = normalize(features(part.obs, task.obs_space), state.obs_moments)
-    init_log_std = task.config.init_log_std
-    (policy, _), hidden = task.network.apply(state.params, x, init_log_std, mutable=["intermediates"])
+    (policy, _), hidden = forward(task, state.params, state.obs_moments, part.obs, mutable=["intermediates"])
     entropy = batch.policy.entropy().mean()
     if isinstance(batch.policy, Categorical):
         relative_entropy = entropy / jnp.log(batch.policy.log_probs.shape[-1])  # one action: 0 / 0, undefined
     else:
-        relative_entropy = (batch.policy.log_std - init_log_std).mean()
+        relative_entropy = (batch.policy.log_std - task.config.init_log_std).mean()
     applied, first_ratio_error = aux.pop("applied"), aux.pop("ratio_error")[0, 0]
     means = {name: x.mean(where=applied > 0) for name, x in aux.items()}
     finished = jnp.arange(RING) < state.num_episodes
@@ -624,16 +626,15 @@ def check(config: Config) -> None:
     require(config.num_minibatches in divisors, "num_minibatches", f"a divisor of {batch} = {size}, such as {nearest}")
     require(config.total_timesteps >= size, "total_timesteps", f"at least one update's {batch} = {size}")
     require(config.activation in ("tanh", "relu"), "activation", "'tanh' or 'relu'")
-    require(config.hidden_sizes and min(config.hidden_sizes) > 0, "hidden_sizes", "one or more layers of 1 unit or more")
-    bounds = {"gamma": 1, "gae_lambda": 1} | dict.fromkeys(
-        ("learning_rate", "adam_eps", "clip_coef", "ent_coef", "vf_coef", "target_kl", "max_grad_norm"), math.inf
-    )
-    for name, high in bounds.items():
-        if (value := getattr(config, name)) is not None and not isinstance(value, jax.core.Tracer):
-            good = np.greater_equal(value, 0) & np.less_equal(value, high) & (np.isfinite(value) | (name == "max_grad_norm"))
-            require(np.all(good), name, "a number from 0 to 1" if high == 1 else "a finite number of at least 0")
-    if not isinstance(config.init_log_std, jax.core.Tracer):
-        require(np.all(np.isfinite(config.init_log_std)), "init_log_std", "a finite number")
+    require(min(config.hidden_sizes, default=0) > 0, "hidden_sizes", "one or more layers of at least 1 unit")
+    positive = ("learning_rate", "adam_eps", "clip_coef", "ent_coef", "vf_coef", "target_kl", "max_grad_norm")
+    bounds = dict.fromkeys(positive, (0, math.inf)) | dict.fromkeys(("gamma", "gae_lambda"), (0, 1))
+    for name, (low, high) in (bounds | {"init_log_std": (-math.inf, math.inf)}).items():
+        value = getattr(config, name)
+        if value is not None and not isinstance(value, jax.core.Tracer):
+            x = np.asarray(value)
+            good = (x >= low) & (x <= high) & (np.isfinite(x) | (name == "max_grad_norm"))
+            require(good.all(), name, f"a finite number from {low} to {high}")
 
 
 def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
@@ -682,7 +683,7 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     return Agent(partial(init, task), partial(update, task, num_updates), policy, value, num_updates, steps_per_update)
 
 
-def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = None) -> tuple[State, dict[str, jax.Array]]:
+def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = None) -> tuple[State, dict[str, Any]]:
     """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_updates]`."""
     agent = make(config, env, env_params)
     return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))

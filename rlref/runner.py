@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jax_core
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -116,7 +117,8 @@ def train(
     display = display or Silent()
     module = load_agent(agent) if isinstance(agent, str) else agent
     config = module.Config() if config is None else config
-    for name, value, least in (("num_seeds", num_seeds, 1), ("seed", seed, 0), ("eval_every", eval_every, 0), ("eval_episodes", eval_episodes, 1)):
+    at_least = {"num_seeds": (num_seeds, 1), "seed": (seed, 0), "eval_every": (eval_every, 0)}
+    for name, (value, least) in (at_least | {"eval_episodes": (eval_episodes, 1)}).items():
         if not isinstance(value, int) or value < least:
             raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}")
     if run_dir is not None and Path(run_dir).exists():
@@ -136,7 +138,7 @@ def train(
     seeds = list(range(seed, seed + num_seeds))
     num_rows = num_seeds * (num_settings or 1)
     num_updates = built.num_updates
-    row_config = None if num_settings is None else jax.tree.map(lambda x: np.repeat(_per_setting(x, num_settings), num_seeds), config)
+    row_config = None if num_settings is None else rows_of(config, num_settings, num_seeds)
     row_seeds = np.tile(seeds, num_settings or 1)
     plan = make_plan(num_rows, row_bytes(module, config, env, env_params, num_settings), memory_gb, display)
 
@@ -145,15 +147,29 @@ def train(
     settings = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     name = Path(agent).stem if isinstance(agent, str) else module.__name__
     if run_dir is not None:
-        about = {"agent": name, "command": list(command), "note": note, "config": settings, "seeds": seeds, "num_settings": num_settings}
-        about |= {"env_params": repr(env_params), "num_updates": num_updates, "steps_per_update": built.steps_per_update}
-        about |= {"eval_every": eval_every, "eval_episodes": eval_episodes}
+        about = {
+            "agent": name,
+            "command": list(command),
+            "note": note,
+            "config": settings,
+            "seeds": seeds,
+            "num_settings": num_settings,
+            "env_params": repr(env_params),
+            "num_updates": num_updates,
+            "steps_per_update": built.steps_per_update,
+            "eval_every": eval_every,
+            "eval_episodes": eval_episodes,
+        }
         folder = runs.Folder(Path(run_dir), source, about)
-    labels = [f"seed-{s}" if num_settings is None else f"setting-{i // num_seeds}-seed-{s}" for i, s in enumerate(row_seeds)]
+    labels = [f"seed-{s}" for s in row_seeds]
+    if num_settings is not None:
+        labels = [f"setting-{i // num_seeds}-{label}" for i, label in enumerate(labels)]
     board = runs.TensorBoard(folder.path, labels) if folder else None
 
     started = time.monotonic()
-    programs = compile_programs(module, config, row_config, env, env_params, plan, num_updates, eval_every, eval_episodes, display)
+    programs = compile_programs(
+        module, config, row_config, env, env_params, plan, num_updates, eval_every, eval_episodes, display
+    )
     compiled = time.monotonic()
     pieces: runs.Pieces = {}
     finals = []
@@ -171,7 +187,8 @@ def train(
                 pieces[first, update] = values
                 if board:
                     board.write(first, values)
-                display.progress(first * num_updates + real * (update + values["env_steps"].shape[1]), num_rows * num_updates, values)
+                done = first * num_updates + real * (update + values["env_steps"].shape[1])
+                display.progress(done, num_rows * num_updates, values)
                 if folder and time.monotonic() - folder.written_at > WRITE_SECONDS:
                     folder.write_metrics(pieces)
             finals.append(group.state)
@@ -222,8 +239,9 @@ def take(tree: Any, index: Any) -> Any:
     return jax.tree.map(lambda x: x[index], tree)
 
 
-def _per_setting(x: Any, num_settings: int) -> np.ndarray:
-    return np.broadcast_to(np.asarray(x, np.float32), (num_settings,))
+def rows_of(config: Any, num_settings: int, num_seeds: int) -> Any:
+    """A Config whose leaves hold a value per row: settings x seeds."""
+    return jax.tree.map(lambda x: np.repeat(np.broadcast_to(np.float32(x), num_settings), num_seeds), config)
 
 
 def _plain(x: Any) -> Any:
@@ -248,14 +266,14 @@ def peak_bytes(jaxpr: Any) -> int:
         # A PRNG key's dtype knows the bytes of a key; every other dtype those of an element.
         return math.prod(var.aval.shape) * var.aval.dtype.itemsize if hasattr(var.aval, "shape") else 0
 
-    literal = jax.extend.core.Literal
+    literal = jax_core.Literal
     last_use = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, literal)}
     last_use |= {v: len(jaxpr.eqns) for v in jaxpr.outvars if not isinstance(v, literal)}
     alive = sum(size(v) for v in {*jaxpr.invars, *jaxpr.constvars})
     peak = alive
     for i, eqn in enumerate(jaxpr.eqns):
         inner = 0
-        for sub in jax.core.jaxprs_in_params(eqn.params):
+        for sub in jax_core.jaxprs_in_params(eqn.params):
             inner = max(inner, peak_bytes(sub) - sum(size(v) for v in {*sub.invars, *sub.constvars}))
         alive += sum(size(v) for v in eqn.outvars)
         peak = max(peak, alive + inner)
@@ -292,8 +310,8 @@ def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, displa
     used = math.ceil(rows / per_device)
     if groups > 1:
         display.say(
-            f"{num_rows} seeds would take about {num_rows * bytes_per_row / 1e6:,.0f} MB; {budget / 1e6:,.0f} MB may be "
-            f"used, so they train in {groups} groups of at most {rows}, one after the other"
+            f"{num_rows} seeds would take about {num_rows * bytes_per_row / 1e6:,.0f} MB, and {budget / 1e6:,.0f} MB "
+            f"may be used: they train in {groups} groups of at most {rows}, one after the other"
         )
     mesh = jax.make_mesh((used,), ("seed",), axis_types=(AxisType.Auto,), devices=devices[:used])
     return Plan(mesh, rows, per_device * used)
@@ -314,7 +332,9 @@ def compile_programs(
     """Compile what trains a group: init, a chunk of updates, and the evaluation if there is one."""
     by_row, everywhere = NamedSharding(plan.mesh, P("seed")), NamedSharding(plan.mesh, P())
     config_axis, config_sharding = (None, everywhere) if row_config is None else (0, by_row)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded,) if row_config is not None else (), jnp.float32), config)
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((plan.padded,) if row_config is not None else (), jnp.float32), config
+    )
     keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.arange(plan.padded)))
     chunk_size = min(MAX_CHUNK, num_updates)
 
@@ -322,8 +342,7 @@ def compile_programs(
         return jax.vmap(lambda c, key: module.make(c, env, env_params).init(key), (config_axis, 0))(config, keys)
 
     def update(config: Any, state: Any, step: jax.Array) -> Any:
-        one = lambda c, state: module.make(c, env, env_params).update(state, step)  # noqa: E731
-        return jax.vmap(one, (config_axis, 0))(config, state)
+        return jax.vmap(lambda c, s: module.make(c, env, env_params).update(s, step), (config_axis, 0))(config, state)
 
     state = jax.eval_shape(init, shapes, keys)
     names = sorted(jax.eval_shape(update, shapes, state, jnp.int32(0))[1])
@@ -337,7 +356,9 @@ def compile_programs(
         return jax.lax.fori_loop(0, count, body, (state, jnp.zeros((plan.padded, chunk_size, len(names)))))
 
     def evaluate(config: Any, state: Any, keys: jax.Array) -> dict[str, jax.Array]:
-        one = lambda c, state, key: evaluate_one(module.make(c, env, env_params), state, key, env, env_params, eval_episodes)  # noqa: E731
+        def one(config: Any, state: Any, key: jax.Array) -> dict[str, jax.Array]:
+            return evaluate_one(module.make(config, env, env_params), state, key, env, env_params, eval_episodes)
+
         return jax.vmap(one, (config_axis, 0, 0))(config, state, keys)
 
     def jit(f: Callable[..., Any], shardings: tuple[Any, ...], arguments: tuple[Any, ...], **options: Any) -> Any:
@@ -356,7 +377,9 @@ def compile_programs(
     return Programs(compiled_init, compiled_chunk, compiled_evaluate, names)
 
 
-def evaluate_one(agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int) -> dict[str, jax.Array]:
+def evaluate_one(
+    agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int
+) -> dict[str, jax.Array]:
     """Mean return and length of `episodes` whole episodes, greedy and sampled, through the contract's `policy`."""
     limit = getattr(env_params, "max_steps_in_episode", EVAL_LIMIT)
     space = env.action_space(env_params)
@@ -376,7 +399,7 @@ def evaluate_one(agent: Any, state: Any, key: jax.Array, env: Any, env_params: A
         t, _, total, _, _ = jax.lax.while_loop(lambda carry: carry[1] & (carry[0] < limit), step, start)
         return total, t.astype(jnp.float32)
 
-    result = {}
+    result: dict[str, jax.Array] = {}
     for how, greedy in (("greedy", True), ("sampled", False)):
         # The same keys for both: they meet the same starts.
         total, length = jax.vmap(lambda k, greedy=greedy: one(k, greedy))(jax.random.split(key, episodes))

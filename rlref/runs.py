@@ -2,7 +2,7 @@
 
     config.json        settings, options, and the command        environment.json   versions, devices, git commit, date
     metrics/*.npz      chunks of metrics, `[row, update]`         summary.json       scores and how the run ended
-    source/            the agent's file as run, uncommitted diff  tensorboard/       events, where tensorboardX is installed
+    source/            the agent's file as run, uncommitted diff  tensorboard/       events, if tensorboardX is there
 
 Every file is written under another name and then moved, so that a killed run leaves a folder that loads.
 """
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def scores(self) -> np.ndarray:
-        """Each seed's `return_mean` at its last update, `[seed]`; or of `mean_policy_return` where an agent has that."""
+        """Each seed's `return_mean` (or `mean_policy_return`, where an agent has it) at its last update, `[seed]`."""
         name = "mean_policy_return" if "mean_policy_return" in self.metrics else "return_mean"
         return last(self.metrics[name])
 
@@ -61,9 +61,11 @@ class Run:
         return self.scores.ndim == 2
 
     def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
-        """The trained policy of one seed: `(observation, key=None) -> action`, greedy, or sampled where a key is given."""
+        """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given."""
         if self.act is None:
-            raise RuntimeError("this run was loaded from its folder, which holds no parameters; train again to get its policy")
+            raise RuntimeError(
+                "this run was loaded from its folder, which holds no parameters; train again to get its policy"
+            )
         if seed not in self.seeds:
             raise UsageError(f"the run has no seed {seed}; it has {self.seeds[0]} to {self.seeds[-1]}")
         act, row = self.act, setting * len(self.seeds) + self.seeds.index(seed)
@@ -104,10 +106,9 @@ def summarise(run: Run) -> dict[str, Any]:
     scores = run.scores
     settings = scores.reshape(-1, scores.shape[-1])
     iqms, intervals = [stats.iqm(x) for x in settings], [list(stats.iqm_interval(x)) for x in settings]
-    bad = np.argwhere(np.cumsum(run.metrics["nonfinite"] > 0, axis=-1) == 1) if "nonfinite" in run.metrics else []
     first: dict[tuple[int, ...], int] = {}
-    for *row, update in bad:
-        first.setdefault(tuple(int(i) for i in row), int(update))
+    for *row, update in np.argwhere(run.metrics["nonfinite"] > 0).tolist() if "nonfinite" in run.metrics else []:
+        first.setdefault(tuple(row), update)
     return {
         "score": name,
         "scores": scores.tolist(),
@@ -161,10 +162,16 @@ class Folder:
     def write_metrics(self, pieces: Pieces) -> None:
         """Write those of `pieces` that are not on disk yet, in one file per group of rows."""
         for row in sorted({row for row, _ in pieces.keys() - self.written}):
-            new = {(r, update): piece for (r, update), piece in pieces.items() if r == row and (r, update) not in self.written}
+            new = {
+                (r, update): piece
+                for (r, update), piece in pieces.items()
+                if r == row and (r, update) not in self.written
+            }
             start = min(update for _, update in new)
             shape = end_of(new)
-            values = join({(0, update - start): piece for (_, update), piece in new.items()}, (shape[0] - row, shape[1] - start))
+            values = join(
+                {(0, update - start): piece for (_, update), piece in new.items()}, (shape[0] - row, shape[1] - start)
+            )
             path = self.path / "metrics" / f"row{row:06d}-update{start:08d}.npz"
             part = path.with_name(path.name + ".part")
             with part.open("wb") as file:
@@ -185,7 +192,7 @@ def end_of(pieces: Pieces) -> tuple[int, int]:
 
 
 def join(pieces: Pieces, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """All `pieces` as arrays of `shape`, whose last axis is updates and whose others are rows; NaN where there is none."""
+    """All `pieces` as arrays of `shape`: its last axis is updates, the others rows. NaN where there is no piece."""
     rows, updates = int(np.prod(shape[:-1])), shape[-1]
     names = dict.fromkeys(name for piece in pieces.values() for name in piece)
     joined = {name: np.full((rows, updates), np.nan, np.float32) for name in names}
@@ -225,7 +232,7 @@ def environment(source: Path) -> dict[str, Any]:
     """Versions, devices and the state of the source: what it takes to run the same again."""
     import jax
 
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in ("rlref", *PACKAGES):
         try:
             versions[package] = importlib.metadata.version(package)
@@ -237,7 +244,7 @@ def environment(source: Path) -> dict[str, Any]:
         "versions": versions,
         "platform": platform.platform(),
         "devices": [device.device_kind for device in jax.devices()],
-        "default_matmul_precision": jax.config.jax_default_matmul_precision,
+        "default_matmul_precision": jax.config.read("jax_default_matmul_precision"),
         "git_commit": _git(source.parent, "rev-parse", "HEAD").strip() or None,
     }
 

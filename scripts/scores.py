@@ -82,7 +82,7 @@ def figure(results: dict[str, Any]) -> None:
 
 def table(results: dict[str, Any]) -> str:
     lines = [
-        "| environment | seeds | steps | IQM [95 % interval] | worst seed | best seed | random | target | reached | training, s | settings |",
+        "| environment | seeds | steps | IQM [95 % interval] | worst seed | best seed | random | target | reached | seconds | settings |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, r in results.items():
@@ -121,7 +121,9 @@ def main() -> None:
             "reached": bool(benchmark.reached(run.scores, random)),
             **run.summary,
             "curve_steps": run.metrics["env_steps"][0, ::every].tolist(),
-            "curves": np.round(np.where(np.isfinite(run.metrics["return_mean"]), run.metrics["return_mean"], 0), 3)[:, ::every].tolist(),
+            "curves": [
+                [None if np.isnan(y) else round(float(y), 3) for y in x[::every]] for x in run.metrics["return_mean"]
+            ],
         }
         print(table({name: results[name]}).splitlines()[-1], flush=True)
         results = {k: results[k] for k in BENCHMARKS if k in results}

@@ -1,7 +1,7 @@
 """Speed and memory, each as a ratio within one run: `python scripts/speed.py [rejax] [diagnostics] [memory]`.
 
-    rejax         CartPole-v1, 8 seeds of 5e5 steps, the same settings, against rejax 0.1.3 (in an environment of its own
-                  with gymnax 0.0.9, which is made on first use), in turn, compilation apart
+    rejax         CartPole-v1, 8 seeds of 5e5 steps, the same settings, against rejax 0.1.3 with gymnax 0.0.9
+                  (in an environment of its own, made on first use), in turn, compilation apart
     diagnostics   one update with all diagnostics against the same update with them dropped, in turn
     memory        peak memory of 64 seeds, for 1e5 and for 5e5 steps
 
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def worker_ours(num_seeds: int, total_timesteps: int) -> dict[str, Any]:
 def worker_rejax(num_seeds: int, total_timesteps: int) -> dict[str, Any]:
     """rejax's PPO with rlref's settings, threads as jax has them by default, without its evaluations."""
     import jax
-    from rejax import PPO
+    from rejax import PPO  # type: ignore[import-not-found]  # it has an environment of its own
 
     algorithm = PPO.create(
         env="CartPole-v1",
@@ -64,18 +65,20 @@ def worker_rejax(num_seeds: int, total_timesteps: int) -> dict[str, Any]:
     compiled = time.monotonic()
     jax.block_until_ready(train(algorithm, keys))
     seconds = time.monotonic() - compiled
-    return {"steps_per_second": round(num_seeds * total_timesteps / seconds), "compile_seconds": round(compiled - start, 2)}
+    return {
+        "steps_per_second": round(num_seeds * total_timesteps / seconds),
+        "compile_seconds": round(compiled - start, 2),
+    }
 
 
 def worker_diagnostics() -> dict[str, Any]:
-    """Medians over 20 turns of 50 updates each, with all diagnostics and with none: XLA removes what is not returned."""
-    import rlref  # noqa: F401  one CPU device per core, before jax starts
+    """Medians over 20 turns of 50 updates, with all diagnostics and with none: XLA removes what is not returned."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from rlref import ppo
+    from rlref import ppo  # importing rlref gives jax one CPU device per core
 
     devices = jax.devices()[:8]
     mesh = jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
@@ -110,7 +113,12 @@ def worker_memory(num_seeds: int, total_timesteps: int) -> dict[str, Any]:
     return result | {"peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
 
 
-WORKERS = {"ours": worker_ours, "rejax": worker_rejax, "diagnostics": worker_diagnostics, "memory": worker_memory}
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "ours": worker_ours,
+    "rejax": worker_rejax,
+    "diagnostics": worker_diagnostics,
+    "memory": worker_memory,
+}
 
 
 def start(python: Path | str, name: str, *arguments: int) -> dict[str, Any]:
@@ -137,7 +145,10 @@ def measure_rejax() -> dict[str, Any]:
         ours.append(start(sys.executable, "ours", 8, TIMESTEPS))
         theirs.append(start(python, "rejax", 8, TIMESTEPS))
         rates = ours[-1]["steps_per_second"], theirs[-1]["steps_per_second"]
-        print(f"turn {turn + 1}: rlref {rates[0]:,} steps/s, rejax {rates[1]:,} steps/s, ratio {rates[0] / rates[1]:.2f}", flush=True)
+        print(
+            f"turn {turn + 1}: rlref {rates[0]:,}, rejax {rates[1]:,} steps/s, ratio {rates[0] / rates[1]:.2f}",
+            flush=True,
+        )
     ratio = statistics.median(a["steps_per_second"] / b["steps_per_second"] for a, b in zip(ours, theirs, strict=True))
     print(f"median ratio {ratio:.2f} (target: 2.8)")
     return {"rlref": ours, "rejax": theirs, "ratio": ratio}
@@ -147,7 +158,7 @@ def measure_diagnostics() -> dict[str, Any]:
     result = start(sys.executable, "diagnostics")
     print(
         f"one update of 8 seeds: {result['ms_per_update_with']:.2f} ms with diagnostics, "
-        f"{result['ms_per_update_without']:.2f} ms without: they cost {100 * result['cost']:.1f} % (target: at most 5 %)"
+        f"{result['ms_per_update_without']:.2f} ms without: {100 * result['cost']:.1f} % (target: at most 5 %)"
     )
     return result
 
@@ -159,11 +170,16 @@ def measure_memory() -> list[dict[str, Any]]:
         updates = timesteps // 512
         print(f"64 seeds, {updates} updates: peak {results[-1]['peak_rss_mb']:,} MB")
     growth = results[1]["peak_rss_mb"] - results[0]["peak_rss_mb"]
-    print(f"growth {growth} MB; the metrics themselves are {64 * (TIMESTEPS - 100_000) // 512 * 50 * 4 / 1e6:.0f} MB more")
+    metrics = 64 * (TIMESTEPS - 100_000) // 512 * 50 * 4 / 1e6
+    print(f"growth {growth} MB, of which {metrics:.0f} MB are the additional updates' metrics")
     return results
 
 
-MEASURES = {"rejax": measure_rejax, "diagnostics": measure_diagnostics, "memory": measure_memory}
+MEASURES: dict[str, Callable[[], Any]] = {
+    "rejax": measure_rejax,
+    "diagnostics": measure_diagnostics,
+    "memory": measure_memory,
+}
 
 
 def main() -> None:
@@ -177,7 +193,7 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in names:
         results[name] = MEASURES[name]()
-        results["machine"] = {"cores": os.cpu_count(), "platform": platform.machine(), "date": time.strftime("%Y-%m-%d")}
+        results["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
         path.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -1,0 +1,144 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlref import cli, ppo
+
+HERE = Path(__file__).parent
+SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def test_help_needs_no_jax():
+    code = "import sys, rlref.cli\ntry: rlref.cli.main(['--help'])\nexcept SystemExit: assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+
+def test_train_without_an_agent_says_what_there_is(capsys):
+    assert cli.main(["train"]) == 2
+    assert "AGENT is ppo" in capsys.readouterr().err
+    assert cli.main(["train", "--help"]) == 0
+
+
+def test_every_setting_has_help(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["train", "ppo", "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("--learning-rate", "--gae-lambda", "--num-seeds", "--run-dir", "--env-params", "--conv-layers"):
+        assert option in text
+    assert "discount per step" in text
+
+
+def test_train_writes_a_run_and_prints_json(capsys):
+    arguments = [
+        "train",
+        "ppo",
+        "--env-id",
+        "counting_env:make_env",
+        "--env-params",
+        "reward=3",
+        "--json",
+        "--note",
+        "why",
+    ]
+    assert cli.main([*arguments, "--run-dir", "run", *SMALL]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["status"] == "finished"
+    assert len(summary["scores"]) == 2
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["note"] == "why"
+    assert config["command"][:3] == ["rlref", "train", "ppo"]
+    assert "reward=3.0" in config["env_params"]
+
+
+def test_train_shows_progress_and_a_summary(capsys):
+    assert cli.main(["train", "ppo", "--env-id", "counting_env:with_params", *SMALL]) == 0
+    captured = capsys.readouterr()
+    assert "XLA compiles the training" in captured.err
+    assert "100%" in captured.err
+    for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/ppo-counting_env"):
+        assert word in captured.out
+
+
+def test_nonfinite_training_exits_with_1_and_names_seed_and_update(capsys):
+    assert cli.main(["train", "ppo", "--env-id", "counting_env:poisoned", *SMALL]) == 1
+    assert "seed 0 became non-finite at update 0" in capsys.readouterr().out
+
+
+def test_python_m_of_an_agent_is_rlref_train():
+    command = [sys.executable, "-m", "rlref.ppo", "--env-id", "Catch-bsuite", "--json", "--run-dir", "run", *SMALL]
+    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    assert json.loads(done.stdout)["status"] == "finished"
+
+
+def test_envs_lists_spaces_and_time_limits(capsys):
+    assert cli.main(["envs", "--json"]) == 0
+    rows = {row["env_id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["CartPole-v1"] == {
+        "env_id": "CartPole-v1",
+        "observations": "Box 4 float32",
+        "actions": "Discrete 2",
+        "time_limit": 500,
+        "note": "",
+    }
+    assert rows["Pendulum-v1"]["actions"] == "Box 1 float32"
+    assert "downloads" in rows["MNISTBandit-bsuite"]["note"]
+    assert cli.main(["envs"]) == 0
+    assert "Breakout-MinAtar" in capsys.readouterr().out
+
+
+WRONG = [
+    ("train ppoo", "Did you mean 'ppo'"),
+    ("train ./none.py", "no file"),
+    ("train ./syntax.py", "line 2: SyntaxError"),
+    ("train ./raises.py", "line 3: ZeroDivisionError"),
+    ("train ./lacks.py", "lacks make"),
+    ("train ./half.py", "its Agent lacks policy"),
+    ("train ppo --env-id CartPol-v1", "Did you mean 'CartPole-v1'"),
+    ("train ppo --env-id counting_env:not_an_env", "no gymnax environment"),
+    ("train ppo --env-id counting_env:nothing", "does not give an environment"),
+    ("train ppo --env-id no_such_module:make", "does not give an environment"),
+    ("train ppo --env-id counting_env:five_values", "step returns 5 values"),
+    ("train ppo --env-params gravty=3", "Did you mean 'gravity'"),
+    ("train ppo --env-params gravity=x", "takes float"),
+    ("train ppo --env-params gravity=inf", "must be finite"),
+    ("train ppo --env-params gravity", "takes name=value"),
+    ("train ppo --num-seeds 0", "num_seeds is 0"),
+    ("train ppo --num-minibatches 3", "must be a divisor"),
+    ("train ppo --learning-rate nan", "learning_rate is nan"),
+    ("train ppo --learning-rate -1", "learning_rate is -1"),
+    ("train ppo --gamma 1.5", "gamma is 1.5; it must be a finite number from 0 to 1"),
+    ("train ppo --num-envs 0", "num_envs is 0"),
+    ("train ppo --total-timesteps 5", "at least one update"),
+    ("train ppo --learning-rat 3", "Did you mean '--learning-rate'"),
+    ("train ppo --run-dir taken", "never overwritten"),
+    ("train ppo --run-dir file/run", "cannot write"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_usage_is_one_line_and_exits_with_2(arguments, message, capsys, tmp_path):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "syntax.py").write_text("x = 1\ny = (\n")
+    (tmp_path / "raises.py").write_text("import os\n\n1 / 0\n")
+    (tmp_path / "lacks.py").write_text("class Config: pass\n")
+    (tmp_path / "half.py").write_text(
+        Path(ppo.__file__).read_text().replace("    policy: Callable", "    acting: Callable")
+    )
+    before = sorted(tmp_path.iterdir())
+    assert cli.main(arguments.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert [p for p in sorted(tmp_path.iterdir()) if p.name != "__pycache__"] == before

@@ -1,0 +1,248 @@
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import counting_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import rlref
+from rlref import ppo, runner
+from rlref.errors import UsageError
+
+SMALL = ppo.Config(
+    total_timesteps=10 * 12, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,)
+)
+
+
+def train(config=SMALL, **options):
+    return rlref.train("ppo", config, **({"env": counting_env.Counting()} | options))
+
+
+class Recorder(runner.Silent):
+    def __init__(self):
+        self.said, self.done = [], []
+
+    def say(self, text):
+        self.said.append(text)
+
+    def progress(self, done, total, metrics):
+        self.done.append((done, total))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return train(num_seeds=3)
+
+
+def test_metrics_are_seed_by_update(plain):
+    assert {x.shape for x in plain.metrics.values()} == {(3, 10)}
+    np.testing.assert_array_equal(plain.metrics["env_steps"], np.tile(np.arange(1, 11) * 12, (3, 1)))
+    assert plain.summary["status"] == "finished"
+    assert plain.summary["env_steps"] == 3 * 120
+    assert plain.seeds == [0, 1, 2]
+
+
+def test_rows_train_like_the_agent_alone(plain):
+    agent = ppo.make(SMALL, counting_env.Counting())
+    for i in range(3):
+        _, diagnostics = jax.jit(agent.update)(agent.init(jax.random.key(i)), jnp.int32(0))
+        for name, x in diagnostics.items():
+            np.testing.assert_allclose(plain.metrics[name][i, 0], x, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_first_seed_shifts_the_seeds(plain):
+    shifted = train(num_seeds=1, seed=2)
+    assert shifted.seeds == [2]
+    np.testing.assert_allclose(shifted.metrics["policy_loss"][0, 0], plain.metrics["policy_loss"][2, 0], atol=1e-6)
+
+
+def test_rerun_is_bitwise_equal(plain):
+    again = train(num_seeds=3)
+    for name in set(plain.metrics) - {"steps_per_second"}:
+        np.testing.assert_array_equal(again.metrics[name], plain.metrics[name], err_msg=name)
+
+
+def test_length_of_chunks_changes_nothing(plain, monkeypatch):
+    monkeypatch.setattr(runner, "MAX_CHUNK", 3)
+    display = Recorder()
+    chunked = train(num_seeds=3, display=display)
+    assert len(display.done) >= 4
+    assert display.done[-1] == (30, 30)
+    for name in set(plain.metrics) - {"steps_per_second"}:
+        np.testing.assert_array_equal(chunked.metrics[name], plain.metrics[name], err_msg=name)
+
+
+def test_more_seeds_than_memory_train_in_groups(plain):
+    display = Recorder()
+    row = runner.row_bytes(ppo, SMALL, counting_env.Counting(), counting_env.Params(), None)
+    grouped = train(num_seeds=3, memory_gb=2.5 * row / 1e9, display=display)
+    assert "2 groups of at most 2" in display.said[0]
+    assert display.done[-1] == (30, 30)
+    np.testing.assert_allclose(grouped.metrics["policy_loss"][:, 0], plain.metrics["policy_loss"][:, 0], atol=1e-5)
+    assert np.isfinite(grouped.metrics["env_steps"]).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "devices", "padded"), [(8, 4, 8), (6, 3, 6), (5, 3, 6), (1, 1, 1), (9, 3, 9), (7, 4, 8)]
+)
+def test_rows_fill_devices_with_the_least_padding(rows, devices, padded):
+    plan = runner.make_plan(rows, 1, 1.0, runner.Silent())
+    assert (plan.mesh.devices.size, plan.padded, plan.rows) == (devices, padded, rows)
+
+
+def test_memory_estimate_counts_what_is_alive():
+    def f(x):
+        y = jnp.outer(x, x)  # 4 MB, freed after the next line
+        z = y @ y  # 4 MB
+        return z.sum()
+
+    estimate = runner.peak_bytes(jax.make_jaxpr(f)(jnp.zeros(1000)).jaxpr)
+    assert 8e6 <= estimate <= 8.1e6
+
+
+def test_memory_estimate_sees_a_rollout():
+    small = runner.row_bytes(ppo, SMALL, counting_env.Counting(), counting_env.Params(), None)
+    long = dataclasses.replace(SMALL, num_steps=4000, total_timesteps=12_000)
+    # 12,000 steps of two float32 observations, before and after, are the least that a rollout holds.
+    assert (
+        runner.row_bytes(ppo, long, counting_env.Counting(), counting_env.Params(), None) - small > 12_000 * 2 * 2 * 4
+    )
+
+
+def test_training_has_no_collective():
+    plan = runner.make_plan(8, 1, 1.0, runner.Silent())
+    env = counting_env.Counting()
+    programs = runner.compile_programs(ppo, SMALL, None, env, env.default_params, plan, 10, 0, 1, runner.Silent())
+    text = programs.chunk.as_text()
+    assert plan.mesh.devices.size == 4
+    for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
+        assert collective not in text
+
+
+def test_batched_settings_train_with_every_seed(plain):
+    config = SMALL.replace(learning_rate=np.array([2.5e-4, 1e-2]), gamma=np.array([0.99, 0.5]))
+    run = train(config, num_seeds=3)
+    assert run.metrics["kl"].shape == (2, 3, 10)
+    np.testing.assert_allclose(run.metrics["policy_loss"][0, :, 0], plain.metrics["policy_loss"][:, 0], atol=1e-5)
+    np.testing.assert_allclose(run.metrics["learning_rate"][1, :, 0], 1e-2)
+    assert len(run.summary["iqm"]) == 2
+    frame = run.to_frame()
+    assert len(frame) == 2 * 3 * 10
+    assert set(frame["config_gamma"].round(2)) == {0.99, 0.5}
+
+
+def test_batched_settings_must_agree():
+    with pytest.raises(UsageError, match=r"learning_rate \[2\], gamma \[3\]"):
+        train(SMALL.replace(learning_rate=np.ones(2), gamma=np.ones(3)))
+
+
+def test_environment_parameters_are_used(plain):
+    run = train(num_seeds=1, env_params=counting_env.Params(reward=4.0))
+    assert plain.metrics["reward_max"].max() == 2
+    assert run.metrics["reward_max"].max() == 4
+
+
+def test_evaluation_runs_whole_episodes_at_its_updates():
+    run = train(
+        SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05), num_seeds=2, eval_every=40, eval_episodes=7
+    )
+    greedy = run.metrics["eval_return_greedy"]
+    assert np.flatnonzero(np.isfinite(greedy[0])).tolist() == [39, 79]
+    np.testing.assert_array_equal(greedy[:, 79], 10)  # five steps of reward 2 for the right action
+    sampled = run.metrics["eval_return_sampled"]
+    assert (sampled[:, 39] > 0).all()
+    assert (sampled[:, 39] <= 10).all()
+    np.testing.assert_array_equal(run.metrics["eval_length_greedy"][:, 79], 5)
+
+
+def test_policy_maps_an_observation_to_an_action():
+    run = train(SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05), num_seeds=2, seed=3)
+    assert run.policy(4)(np.array([1.0, 0.5], np.float32)) == 1
+    assert run.policy(4)(np.array([1.0, 0.5], np.float32), jax.random.key(0)) in (0, 1)
+    with pytest.raises(UsageError, match="no seed 0; it has 3 to 4"):
+        run.policy(0)
+
+
+def test_policy_of_a_box_is_clipped():
+    config = ppo.Config(env_id="Pendulum-v1", total_timesteps=512, hidden_sizes=(8,), init_log_std=3.0)
+    act = rlref.train("ppo", config, num_seeds=1).policy(0)
+    actions = np.array([act(np.zeros(3, np.float32), jax.random.key(i)) for i in range(20)])
+    assert actions.shape == (20, 1)
+    assert np.abs(actions).max() == 2
+
+
+def test_a_seed_that_becomes_nonfinite_is_marked_and_the_others_train_on():
+    config = SMALL.replace(num_envs=1, num_steps=4, total_timesteps=4 * 6)
+    run = train(config, env=counting_env.Counting(poison=True), num_seeds=8)
+    env = counting_env.Counting()
+    agent = ppo.make(config, env)
+    bad = [i for i in range(8) if agent.init(jax.random.key(i)).obs[0, 1] < 0.5]
+    assert 0 < len(bad) < 8
+    first = [entry for entry in run.summary["nonfinite"] if entry["update"] == 0]
+    assert [entry["seed"] for entry in first] == bad
+    marked = {entry["seed"] for entry in run.summary["nonfinite"]}
+    fine = [i for i in range(8) if i not in marked]
+    assert np.isfinite(run.metrics["loss"][fine]).all()
+    assert (run.metrics["nonfinite"][bad, 0] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_seeds": 0}, "num_seeds is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"num_seeds": 2.0}, "num_seeds is 2.0"),
+        ({"eval_every": -1}, "eval_every is -1"),
+        ({"eval_episodes": 0}, "eval_episodes is 0"),
+        ({"memory_gb": 0}, "memory_gb is 0"),
+        ({"memory_gb": 1e-9}, "one seed takes about"),
+        ({"config": SMALL.replace(gamma=2.0)}, "gamma is 2.0"),
+        ({"config": SMALL.replace(gamma=np.array([0.5, 2.0]))}, "gamma is"),
+        ({"env": counting_env.five_values()}, "step returns 5 values"),
+    ],
+)
+def test_wrong_usage_is_one_line(options, message):
+    with pytest.raises(UsageError, match=message) as error:
+        train(**options)
+    assert "\n" not in str(error.value)
+
+
+def test_the_users_file_is_an_agent(tmp_path):
+    text = Path(ppo.__file__).read_text().replace('"policy_loss": policy_loss', '"policy_loss": 7.0 + 0 * policy_loss')
+    (tmp_path / "mine.py").write_text(text)
+    run = rlref.train(str(tmp_path / "mine.py"), SMALL, num_seeds=1, env=counting_env.Counting())
+    assert (run.metrics["policy_loss"] == 7).all()
+    assert run.agent == "mine"
+
+
+def test_ppo_learns_cartpole():
+    run = rlref.train("ppo", ppo.Config(total_timesteps=100_000), num_seeds=4)
+    assert run.summary["min"] > 200
+    assert run.metrics["first_ratio_error"].max() < 1e-4
+    assert run.metrics["kl"].min() > -1e-6
+
+
+def test_ctrl_c_leaves_a_run_that_loads(tmp_path):
+    command = [sys.executable, "-m", "rlref.cli", "train", "ppo", "--total-timesteps", "100000000", "--num-seeds", "2"]
+    with subprocess.Popen(
+        [*command, "--run-dir", str(tmp_path / "run")], stderr=subprocess.PIPE, env=os.environ
+    ) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not list(tmp_path.glob("run/metrics/*.npz")) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    run = rlref.load(tmp_path / "run")
+    assert run.summary["status"] == "interrupted"
+    assert np.isfinite(run.metrics["env_steps"]).all()
+    assert run.metrics["env_steps"].shape[0] == 2

@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+
+import counting_env
+import numpy as np
+import pytest
+
+import rlref
+from rlref import ppo, runs
+from rlref.errors import UsageError
+
+SMALL = ppo.Config(
+    total_timesteps=10 * 12, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,)
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "deep" / "one"
+    return rlref.train(
+        "ppo", SMALL, num_seeds=2, env=counting_env.Counting(), run_dir=path, note="does it?", command=["x"]
+    )
+
+
+def test_folder_has_what_it_takes_to_know_the_run(run):
+    config = json.loads((run.path / "config.json").read_text())
+    assert config["config"]["num_envs"] == 3
+    assert config["config"]["hidden_sizes"] == [8]
+    assert (config["note"], config["command"], config["seeds"]) == ("does it?", ["x"], [0, 1])
+    environment = json.loads((run.path / "environment.json").read_text())
+    assert environment["versions"]["jax"]
+    assert environment["devices"]
+    assert (run.path / "source" / "ppo.py").read_text() == Path(ppo.__file__).read_text()
+
+
+def test_load_gives_the_same_run(run):
+    loaded = rlref.load(run.path)
+    assert loaded.metrics.keys() == run.metrics.keys()
+    for name, x in run.metrics.items():
+        np.testing.assert_array_equal(loaded.metrics[name], x, err_msg=name)
+    assert loaded.seeds == run.seeds
+    assert loaded.config == json.loads(json.dumps(run.config))
+    assert loaded.summary["iqm"] == run.summary["iqm"]
+
+
+def test_loaded_run_says_that_it_has_no_policy(run):
+    with pytest.raises(RuntimeError, match="holds no parameters"):
+        rlref.load(run.path).policy(0)
+
+
+def test_frame_has_a_line_per_seed_and_update(run):
+    frame = run.to_frame()
+    assert len(frame) == 2 * 10
+    assert frame.loc[(frame["seed"] == 1) & (frame["update"] == 9), "env_steps"].item() == 120
+    assert frame["entropy"].to_numpy().tolist() == run.metrics["entropy"].ravel().tolist()
+
+
+def test_existing_folder_is_never_overwritten(run):
+    before = {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match="never overwritten"):
+        rlref.train("ppo", SMALL, num_seeds=1, env=counting_env.Counting(), run_dir=run.path)
+    assert {p: p.read_bytes() for p in run.path.rglob("*") if p.is_file()} == before
+
+
+def test_unwritable_folder_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write the run"):
+        rlref.train("ppo", SMALL, num_seeds=1, env=counting_env.Counting(), run_dir=tmp_path / "file" / "run")
+
+
+def test_killed_run_loads_up_to_what_was_written(run, tmp_path):
+    folder = runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    folder.write_metrics(
+        {(0, 0): {"env_steps": np.ones((2, 3), np.float32), "return_mean": np.ones((2, 3), np.float32)}}
+    )
+    (tmp_path / "run" / "metrics" / "row000000-update00000003.npz.part").write_bytes(b"half a file")
+    loaded = rlref.load(tmp_path / "run")
+    assert loaded.summary["status"] == "killed"
+    assert loaded.metrics["env_steps"].shape == (2, 3)
+
+
+def test_group_that_never_ran_is_nan(run, tmp_path):
+    folder = runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    folder.write_metrics(
+        {(0, 0): {"env_steps": np.ones((1, 3), np.float32), "return_mean": np.ones((1, 3), np.float32)}}
+    )
+    loaded = rlref.load(tmp_path / "run")
+    assert np.isnan(loaded.metrics["env_steps"][1]).all()
+    assert len(loaded.to_frame()) == 3
+
+
+def test_pieces_are_written_once_and_joined(run, tmp_path):
+    folder = runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    pieces = {
+        (0, u): {"env_steps": np.full((2, 2), u, np.float32), "return_mean": np.zeros((2, 2), np.float32)}
+        for u in (0, 2)
+    }
+    folder.write_metrics(pieces)
+    pieces[0, 4] = {"env_steps": np.full((2, 1), 4, np.float32), "return_mean": np.zeros((2, 1), np.float32)}
+    folder.write_metrics(pieces)
+    assert len(list((tmp_path / "run" / "metrics").iterdir())) == 2
+    assert rlref.load(tmp_path / "run").metrics["env_steps"].tolist() == [[0, 0, 2, 2, 4]] * 2
+
+
+def test_load_of_no_run_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match="no run's folder"):
+        rlref.load(tmp_path)
+
+
+def test_load_before_the_first_update_says_so(run, tmp_path):
+    runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    with pytest.raises(UsageError, match="no metrics yet"):
+        rlref.load(tmp_path / "run")
+
+
+def test_last_is_each_rows_own_last_defined_value():
+    nan = np.nan
+    assert runs.last(np.array([[1, 2, 3], [4, 5, nan], [6, nan, nan]])).tolist() == [3, 5, 6]
+    assert np.isnan(runs.last(np.array([[nan, nan]]))[0])
+
+
+def test_nonfinite_seeds_are_named_with_their_first_update():
+    bad = np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1]], np.float32)
+    run = runs.Run(
+        "ppo", {}, [5, 6, 7], {"nonfinite": bad, "return_mean": np.ones((3, 3)), "env_steps": np.ones((3, 3))}, {}
+    )
+    assert runs.summarise(run)["nonfinite"] == [{"seed": 6, "update": 1}, {"seed": 7, "update": 0}]
+
+
+def test_json_has_null_for_nan(tmp_path):
+    runs.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.0], "b": float("inf")})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, 1.0], "b": None}
+
+
+def test_tensorboard_events_are_written_where_it_is_installed(run):
+    pytest.importorskip("tensorboardX")
+    assert sorted(p.name for p in (run.path / "tensorboard").iterdir()) == ["seed-0", "seed-1"]
+    assert all(list(p.glob("events.*")) for p in (run.path / "tensorboard").iterdir())

@@ -1,0 +1,129 @@
+"""Tiny gymnax environments whose observations, rewards and endings are known in advance."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import environment, spaces
+
+NEVER = 1_000_000
+
+
+def clock_obs(time):
+    """What `Clock` shows at a time; for NumPy as well as for jax."""
+    stack = jnp.stack if isinstance(time, jax.Array) else np.stack
+    return stack([0.1 * time, 1 - 0.05 * time], axis=-1)
+
+
+@struct.dataclass
+class ClockState(environment.EnvState):
+    actions: jax.Array  # uint32, the last 32 actions of the episode as bits, the newest lowest
+
+
+@struct.dataclass
+class ClockParams(environment.EnvParams):
+    max_steps_in_episode: int = NEVER  # the time that truncates
+    terminate_at: int = NEVER
+    spread: int = 1  # episodes start at a random time below this
+    rewards: np.ndarray | jax.Array | None = None  # [64]: the reward of the step taken at that time
+
+
+class Clock(environment.Environment[ClockState, ClockParams]):
+    """Shows the time, pays a reward from a table, and ends at a set time; two actions, of which it keeps a record."""
+
+    @property
+    def default_params(self):
+        return ClockParams(rewards=np.zeros(64, np.float32))
+
+    def reset_env(self, key, params):
+        state = ClockState(jax.random.randint(key, (), 0, params.spread), jnp.uint32(0))
+        return clock_obs(state.time), state
+
+    def step_env(self, key, state, action, params):
+        reward = jnp.asarray(params.rewards)[state.time % 64]
+        state = ClockState(state.time + 1, state.actions * 2 + action.astype(jnp.uint32))
+        return clock_obs(state.time), state, reward, state.time >= params.terminate_at, {}
+
+    def action_space(self, params=None):
+        return spaces.Discrete(2)
+
+    def observation_space(self, params=None):
+        return spaces.Box(-1e6, 1e6, (2,))
+
+
+@struct.dataclass
+class PairState(environment.EnvState):
+    which: jax.Array
+    cut: jax.Array
+
+
+class Pair(environment.Environment[PairState, environment.EnvParams]):
+    """Episodes of one step with reward 1 from A = 0 or B = 1, by a fair coin.
+
+    A leads to B and terminates; B leads to A and is truncated. So V(A) = 1 and V(B) = 1 + gamma V(A).
+    """
+
+    def reset_env(self, key, params):
+        which = jax.random.bernoulli(key).astype(jnp.int32)
+        return which, PairState(jnp.int32(0), which, jnp.bool(False))
+
+    def step_env(self, key, state, action, params):
+        after = PairState(state.time + 1, 1 - state.which, state.which == 1)
+        return after.which, after, jnp.float32(1), state.which == 0, {}
+
+    def is_truncated(self, state, params):
+        return state.cut
+
+    def action_space(self, params=None):
+        return spaces.Discrete(2)
+
+    def observation_space(self, params=None):
+        return spaces.Discrete(2)
+
+
+@struct.dataclass
+class ReachState(environment.EnvState):
+    received: jax.Array  # the last action
+
+
+class Reach(environment.Environment[ReachState, environment.EnvParams]):
+    """Takes two numbers of at most +-.5 as its action, and shows as its observation what it was given."""
+
+    @property
+    def default_params(self):
+        return environment.EnvParams(max_steps_in_episode=NEVER)
+
+    def reset_env(self, key, params):
+        state = ReachState(jnp.int32(0), jnp.zeros((2, 1)))
+        return state.received, state
+
+    def step_env(self, key, state, action, params):
+        state = ReachState(state.time + 1, action)
+        return action, state, jnp.float32(0), jnp.bool(False), {}
+
+    def action_space(self, params=None):
+        return spaces.Box(-0.5, 0.5, (2, 1))
+
+    def observation_space(self, params=None):
+        return spaces.Box(-0.5, 0.5, (2, 1))
+
+
+class Still(environment.Environment[environment.EnvState, environment.EnvParams]):
+    """Shows ones for ever, in spaces of your choice."""
+
+    def __init__(self, obs_space, action_space):
+        super().__init__()
+        self.spaces = obs_space, action_space
+
+    def reset_env(self, key, params):
+        return jnp.ones(self.spaces[0].shape, self.spaces[0].dtype), environment.EnvState(jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        obs, _ = self.reset_env(key, params)
+        return obs, environment.EnvState(jnp.int32(0)), jnp.float32(0), jnp.bool(False), {}
+
+    def observation_space(self, params=None):
+        return self.spaces[0]
+
+    def action_space(self, params=None):
+        return self.spaces[1]

@@ -133,7 +133,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("update_ratio", "|step| / |parameters| per optimiser step, mean", "1", "CS231n"),
     Metric(
         "gradient_noise_scale",
-        "tr(Sigma) / |G|^2, from Adam's bias-corrected moments: B (sum v - sum m^2) / sum m^2",
+        "tr(Sigma) / |G|^2, from Adam's moments: B (sum v - sum m^2) / sum m^2; below 0 while gradients grow fast",
         "samples",
         "McCandlish et al. 2018",
     ),

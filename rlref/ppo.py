@@ -199,8 +199,11 @@ class Network(nn.Module):
     def torso(self, x: jax.Array, name: str) -> jax.Array:
         activation, init = getattr(nn, self.activation), orthogonal(math.sqrt(2))
         for i, (size, kernel, stride) in enumerate(self.conv_layers if x.ndim == 4 else ()):
-            x = nn.Conv(size, (kernel, kernel), stride, "VALID", kernel_init=init, name=f"{name}_conv_{i}")(x)
-            x = activation(x)
+            # A convolution as patches and a matrix product: vmapped over seeds, XLA's convolutions are slower.
+            height, width = ((n - kernel) // stride + 1 for n in x.shape[1:3])
+            rows = [x[:, r : r + stride * height : stride] for r in range(kernel)]
+            patches = [row[:, :, c : c + stride * width : stride] for row in rows for c in range(kernel)]
+            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_conv_{i}")(jnp.concatenate(patches, -1)))
             self.sow("intermediates", "hidden", x)  # read by dormant_fraction alone, and free elsewhere
         x = x.reshape(x.shape[0], -1)
         for i, size in enumerate(self.hidden_sizes):

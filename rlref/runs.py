@@ -244,7 +244,7 @@ def environment(source: Path) -> dict[str, Any]:
         "versions": versions,
         "platform": platform.platform(),
         "devices": [device.device_kind for device in jax.devices()],
-        "default_matmul_precision": jax.config.read("jax_default_matmul_precision"),
+        "default_matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None),
         "git_commit": _git(source.parent, "rev-parse", "HEAD").strip() or None,
     }
 

@@ -112,10 +112,19 @@ def figure(results: dict[str, Any]) -> None:
 
 
 def table(results: dict[str, Any]) -> str:
-    lines = [
-        "| environment | seeds | steps | IQM [95 % interval] | worst | best | random | target | reached | s | settings |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = (
+        "environment",
+        "seeds",
+        "steps",
+        "IQM [95 % interval]",
+        "worst",
+        "best",
+        "random",
+        "target",
+        "reached",
+        "s",
+    )
+    lines = ["| " + " | ".join((*columns, "settings")) + " |", "|" + "---|" * (len(columns) + 1)]
     for name, r in results.items():
         low, high = r["iqm_interval_95"]
         settings = ", ".join(f"{k} {v}" for k, v in r["settings"].items()) or "defaults"

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -19,11 +20,14 @@ CONTRACT = {
 FIELDS = ("init", "update", "policy", "value", "num_updates", "steps_per_update")
 
 
-def load_agent(agent: str) -> ModuleType:
-    """The module of `agent`: a name out of NAMES, or the path of a Python file that keeps the contract.
+def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
+    """The module of `agent`: a name out of NAMES, the path of a Python file that keeps the contract, or such a module.
 
     Raises UsageError for an unknown name, a missing file, a file that cannot be imported, or one without the contract.
     """
+    if isinstance(agent, ModuleType):
+        return _checked(agent, agent.__name__)
+    agent = os.fspath(agent)
     if agent in NAMES:
         return importlib.import_module(f"rlref.{agent}")
     path = Path(agent)
@@ -48,6 +52,11 @@ def load_agent(agent: str) -> ModuleType:
         else:
             sys.modules[path.stem] = previous
         raise UsageError(f"{agent}, line {_line(error, path)}: {type(error).__name__}: {error}") from error
+    return _checked(module, agent)
+
+
+def _checked(module: ModuleType, agent: str) -> ModuleType:
+    """`module`, if it keeps the contract."""
     missing = [f"{name} ({what})" for name, what in CONTRACT.items() if not hasattr(module, name)]
     if missing:
         raise UsageError(f"{agent} is no agent: it lacks {'; '.join(missing)}")

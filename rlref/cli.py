@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlref.errors import UsageError, nearest
@@ -111,23 +112,22 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
             f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
             f"`rlref train {agent} --help` shows all"
         )
-    return train_run(agent, parsed.run, parsed.config, ["rlref", "train", agent, *arguments])
+    return train_run(module, parsed.run, parsed.config, ["rlref", "train", agent, *arguments])
 
 
-def train_run(agent: str, options: TrainOptions, config: Any, command: list[str]) -> int:
+def train_run(module: ModuleType, options: TrainOptions, config: Any, command: list[str]) -> int:
     from rlref import envs, runner
 
     env, env_params = envs.make_env(config.env_id)
     env_params = envs.with_params(env_params, options.env_params)
     run_dir = options.run_dir
     if run_dir is None:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{Path(agent).stem}-{config.env_id.replace(':', '-')}-{stamp}"
-        run_dir = next(p for i in range(1000) if not (p := Path("runs") / (f"{name}-{i}" if i else name)).exists())
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+        run_dir = Path("runs") / f"{module.__name__.rpartition('.')[2]}-{config.env_id.replace(':', '-')}-{stamp}"
     display = runner.Silent() if options.json else Terminal()
     with display if isinstance(display, Terminal) else contextlib.nullcontext():
         run = runner.train(
-            agent,
+            module,
             config,
             num_seeds=options.num_seeds,
             seed=options.seed,

@@ -55,6 +55,10 @@ def _own_env(env_id: str) -> tuple[Any, Any]:
 
 def with_params(params: Any, assignments: Sequence[str]) -> Any:
     """`params` with each `name=value` of `assignments` set. Raises UsageError for a wrong name or value."""
+    if not assignments:
+        return params
+    if not dataclasses.is_dataclass(params) or isinstance(params, type):
+        raise UsageError(f"the environment's parameters are {type(params).__name__}, no dataclass: none can be set")
     fields = [field.name for field in dataclasses.fields(params)]
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -92,8 +96,18 @@ def check_interface(env: Any, params: Any, env_id: str) -> None:
             f"{env_id}: step returns {len(result)} values; gymnax >= 1.0 returns 6 "
             "(observation, state, reward, terminated, truncated, info)"
         )
-    if "final_observation" not in result[5]:
+    obs, _, reward, terminated, truncated, info = result
+    if "final_observation" not in info:
         raise UsageError(f"{env_id}: step's info lacks 'final_observation', which bootstrapping at time limits needs")
+    for name, x in (("terminated", terminated), ("truncated", truncated), ("reward", reward)):
+        if x.shape != () or (name != "reward" and x.dtype != bool):
+            wanted = "a scalar" if name == "reward" else "a scalar bool"
+            raise UsageError(f"{env_id}: {name} must be {wanted}, not {x.dtype.name} of shape {x.shape}")
+    space = env.observation_space(params)
+    for name, x in (("observation", obs), ("final observation", info["final_observation"])):
+        if hasattr(space, "shape") and getattr(x, "shape", None) != tuple(space.shape):
+            shape = getattr(x, "shape", type(x).__name__)
+            raise UsageError(f"{env_id}: the {name} is {shape}, but observation_space says {tuple(space.shape)}")
 
 
 class EnvRow(NamedTuple):

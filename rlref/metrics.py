@@ -146,7 +146,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("nonfinite", "1 if a loss, gradient or parameter step of this update is not finite, else 0", "0 or 1", _OWN),
     Metric(
         "steps_per_second",
-        "environment steps of all seeds per second of wall-clock time; added by the runner",
+        "environment steps of all seeds per second of wall-clock time, evaluations included",
         "steps/s",
         "CleanRL",
         agents=("ppo", "runner"),

@@ -620,25 +620,36 @@ def check(config: Config) -> None:
         if not ok:
             raise ValueError(f"{name} is {getattr(config, name)!r}; it must be {rule}")
 
+    def whole(x: Any) -> bool:
+        return isinstance(x, int | np.integer) and not isinstance(x, bool) and bool(x >= 1)
+
     for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "update_epochs"):
-        value = getattr(config, name)
-        require(isinstance(value, int) and value >= 1, name, "a whole number of at least 1")
+        require(whole(getattr(config, name)), name, "a whole number of at least 1")
     size = config.num_envs * config.num_steps
     divisors = [m for m in range(1, size + 1) if size % m == 0]
     nearest = sorted(sorted(divisors, key=lambda m: abs(m - config.num_minibatches))[:3])
     batch = f"num_envs {config.num_envs} x num_steps {config.num_steps}"
     require(config.num_minibatches in divisors, "num_minibatches", f"a divisor of {batch} = {size}, such as {nearest}")
     require(config.total_timesteps >= size, "total_timesteps", f"at least one update's {batch} = {size}")
+    for name in ("anneal_lr", "norm_adv", "clip_vloss", "normalize_observations", "scale_rewards"):
+        require(isinstance(getattr(config, name), bool), name, "True or False")
     require(config.activation in ("tanh", "relu"), "activation", "'tanh' or 'relu'")
-    require(min(config.hidden_sizes, default=0) > 0, "hidden_sizes", "one or more layers of at least 1 unit")
+    sizes, layers = config.hidden_sizes, config.conv_layers
+    good = isinstance(sizes, tuple) and len(sizes) > 0 and all(map(whole, sizes))
+    require(good, "hidden_sizes", "a tuple of one or more whole numbers of at least 1")
+    good = isinstance(layers, tuple) and all(
+        isinstance(x, tuple) and len(x) == 3 and all(map(whole, x)) for x in layers
+    )
+    require(good, "conv_layers", "a tuple of (features, kernel size, stride), whole numbers of at least 1")
     positive = ("learning_rate", "adam_eps", "clip_coef", "ent_coef", "vf_coef", "target_kl", "max_grad_norm")
     bounds = dict.fromkeys(positive, (0, math.inf)) | dict.fromkeys(("gamma", "gae_lambda"), (0, 1))
     for name, (low, high) in (bounds | {"init_log_std": (-math.inf, math.inf)}).items():
         value = getattr(config, name)
-        if value is not None and not isinstance(value, jax.core.Tracer):
-            x = np.asarray(value)
-            good = (x >= low) & (x <= high) & (np.isfinite(x) | (name == "max_grad_norm"))
-            require(good.all(), name, f"a finite number from {low} to {high}")
+        if isinstance(value, jax.core.Tracer) or (name == "target_kl" and value is None):
+            continue
+        x = np.asarray(value)
+        good = x.dtype.kind in "fiu" and ((x >= low) & (x <= high) & (np.isfinite(x) | (name == "max_grad_norm"))).all()
+        require(good, name, f"a finite number from {low} to {high}")
 
 
 def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:

@@ -10,6 +10,7 @@ each other, so nothing crosses devices; statistics over seeds are the host's.
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import sys
 import threading
@@ -79,7 +80,7 @@ class Programs(NamedTuple):
 
 
 def train(
-    agent: str | ModuleType = "ppo",
+    agent: str | os.PathLike[str] | ModuleType = "ppo",
     config: Any = None,
     *,
     num_seeds: int = 8,
@@ -97,7 +98,7 @@ def train(
     """Train `num_seeds` seeds of an agent and return the Run.
 
     Args:
-      agent: a name ("ppo"), the path of a file with the agent contract, or such a module.
+      agent: a name ("ppo"), the path of a file that keeps the agent contract, or such a module.
       config: the agent's Config; the defaults without one. Float fields given as arrays `[K]`, all of one length, are
         K settings: every setting trains with every seed, in one program.
       num_seeds: how many; row i has the key `jax.random.key(seed + i)`, whatever the number of seeds.
@@ -106,7 +107,8 @@ def train(
       env_params: its parameters; its defaults without.
       run_dir: the folder to write the run to, which must not exist; without one the run stays in memory.
       note: the question that this run is to answer; kept in its folder.
-      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and sampled; 0 for none.
+      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and sampled, and one more
+        after the last update; 0 for none.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
       command: kept in the run's folder.
       display: where to show progress.
@@ -115,12 +117,23 @@ def train(
     training after the chunk under way; the Run has what was reached, and "interrupted" as its summary's status.
     """
     display = display or Silent()
-    module = load_agent(agent) if isinstance(agent, str) else agent
+    module = load_agent(agent)
     config = module.Config() if config is None else config
+    # By its fields, not its class: a file's Config is another class each time the file is loaded.
+    lacking = [
+        f.name for f in dataclasses.fields(module.Config) if isinstance(config, type) or not hasattr(config, f.name)
+    ]
+    if lacking:
+        what = config if isinstance(config, type) else type(config)
+        raise UsageError(f"config must be a {module.__name__}.Config, not {what}: it lacks {lacking[0]}")
+    config = arrays_for_lists(config)
     at_least = {"num_seeds": (num_seeds, 1), "seed": (seed, 0), "eval_every": (eval_every, 0)}
     for name, (value, least) in (at_least | {"eval_episodes": (eval_episodes, 1)}).items():
-        if not isinstance(value, int) or value < least:
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+    num_seeds, seed, eval_every, eval_episodes = int(num_seeds), int(seed), int(eval_every), int(eval_episodes)
+    if seed + num_seeds > 2**31:
+        raise UsageError(f"seed is {seed}; seeds are numbers below 2**31, and jax would silently fold larger ones")
     if run_dir is not None and Path(run_dir).exists():
         raise UsageError(f"{run_dir} exists already and is never overwritten; give another --run-dir")
     if env is None:
@@ -138,14 +151,21 @@ def train(
     seeds = list(range(seed, seed + num_seeds))
     num_rows = num_seeds * (num_settings or 1)
     num_updates = built.num_updates
+    if eval_every > num_updates:
+        raise UsageError(f"eval_every is {eval_every}, more than the {num_updates} updates of this training")
     row_config = None if num_settings is None else rows_of(config, num_settings, num_seeds)
     row_seeds = np.tile(seeds, num_settings or 1)
     plan = make_plan(num_rows, row_bytes(module, config, env, env_params, num_settings), memory_gb, display)
 
     folder = None
-    source = Path(module.__file__ or "")
+    source = Path(module.__file__) if module.__file__ else None
     settings = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    name = Path(agent).stem if isinstance(agent, str) else module.__name__
+    name = module.__name__.rpartition(".")[2]
+    batched = (
+        []
+        if num_settings is None
+        else [n for n, x in settings.items() if np.ndim(getattr(config, n)) > 0 and is_leaf(config, n)]
+    )
     if run_dir is not None:
         about = {
             "agent": name,
@@ -154,6 +174,7 @@ def train(
             "config": settings,
             "seeds": seeds,
             "num_settings": num_settings,
+            "batched": batched,
             "env_params": repr(env_params),
             "num_updates": num_updates,
             "steps_per_update": built.steps_per_update,
@@ -203,7 +224,7 @@ def train(
 
     _, updates = runs.end_of(pieces)
     shape = (num_seeds, updates) if num_settings is None else (num_settings, num_seeds, updates)
-    run = Run(name, settings, seeds, runs.join(pieces, shape), {}, folder.path if folder else None)
+    run = Run(name, settings, seeds, runs.join(pieces, shape), {}, batched, folder.path if folder else None)
     run.act = make_act(module, config, row_config, env, env_params, plan, finals)
     steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
     run.summary = {
@@ -219,12 +240,23 @@ def train(
     return run
 
 
+def is_leaf(config: Any, name: str) -> bool:
+    """Whether a field of a flax dataclass is traced, and may be batched."""
+    return next(f.metadata.get("pytree_node", True) for f in dataclasses.fields(config) if f.name == name)
+
+
+def arrays_for_lists(config: Any) -> Any:
+    """`config` with settings given as lists, to be batched, as arrays: a list would be a branch of the pytree."""
+    lists = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if is_leaf(config, f.name)}
+    return dataclasses.replace(config, **{k: np.asarray(v) for k, v in lists.items() if isinstance(v, list | tuple)})
+
+
 def count_settings(config: Any) -> int | None:
     """How many settings the batched float fields hold; None if none is batched. Raises UsageError if they disagree."""
     lengths = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if field.metadata.get("pytree_node", True) and value is not None and np.ndim(value) > 0:
+        if is_leaf(config, field.name) and value is not None and np.ndim(value) > 0:
             lengths[field.name] = np.shape(value)
     if not lengths:
         return None
@@ -246,7 +278,7 @@ def rows_of(config: Any, num_settings: int, num_seeds: int) -> Any:
 
 def _plain(x: Any) -> Any:
     """A setting as JSON has it."""
-    if isinstance(x, tuple):
+    if isinstance(x, tuple | list):
         return [_plain(y) for y in x]
     return x if x is None or isinstance(x, bool | int | float | str) else np.asarray(x, np.float64).tolist()
 
@@ -438,7 +470,8 @@ class Group:
                 count = min(count, num_updates - done, *([eval_every - done % eval_every] if eval_every else []))
                 self.state, buffer = self.programs.chunk(self.config, self.state, np.int32(done), np.int32(count))
                 evaluation = None
-                if eval_every and (done + count) % eval_every == 0 and self.programs.evaluate:
+                at_end = done + count == num_updates
+                if self.programs.evaluate and ((done + count) % eval_every == 0 or at_end):
                     keys = jax.vmap(jax.random.fold_in, (0, None))(self.keys, done + count)
                     evaluation = self.programs.evaluate(self.config, self.state, keys)
                 dispatched = done, count, buffer, evaluation, time.monotonic()

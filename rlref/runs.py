@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ class Run:
     seeds: list[int]
     metrics: dict[str, np.ndarray]
     summary: dict[str, Any]
+    batched: list[str] = dataclasses.field(default_factory=list)
+    """names of the settings that hold a value per setting"""
     path: Path | None = None
     """the run's folder; None if it was not kept"""
     act: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
@@ -54,11 +57,6 @@ class Run:
         """Each seed's `return_mean` (or `mean_policy_return`, where an agent has it) at its last update, `[seed]`."""
         name = "mean_policy_return" if "mean_policy_return" in self.metrics else "return_mean"
         return last(self.metrics[name])
-
-    @property
-    def batched(self) -> bool:
-        """Whether settings were batched, so that arrays have an axis for them."""
-        return self.scores.ndim == 2
 
     def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
         """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given."""
@@ -80,7 +78,7 @@ class Run:
         columns: dict[str, Any] = {}
         if len(shape) == 3:
             columns["setting"] = index[0].ravel()
-            for name in batched(self.config):
+            for name in self.batched:
                 columns[f"config_{name}"] = np.asarray(self.config[name])[columns["setting"]]
         columns |= {"seed": np.asarray(self.seeds)[index[-2].ravel()], "update": index[-1].ravel()}
         frame = pd.DataFrame(columns | {name: x.ravel() for name, x in self.metrics.items()})
@@ -93,11 +91,6 @@ def last(x: np.ndarray) -> np.ndarray:
     reached = np.isfinite(x)
     index = np.where(reached.any(-1), x.shape[-1] - 1 - np.argmax(reached[..., ::-1], axis=-1), 0)
     return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
-
-
-def batched(config: dict[str, Any]) -> list[str]:
-    """Names of the settings that hold one float per setting. (A static setting holds a list only of whole numbers.)"""
-    return [name for name, value in config.items() if isinstance(value, list) and value and isinstance(value[0], float)]
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -141,18 +134,19 @@ def write_json(path: Path, value: Any) -> None:
 class Folder:
     """The folder of a run that is being trained."""
 
-    def __init__(self, path: Path, source: Path, config: dict[str, Any]):
+    def __init__(self, path: Path, source: Path | None, config: dict[str, Any]):
         """Make `path`, which must not exist yet, and write everything that is known before training."""
         if path.exists():
             raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
         try:
             (path / "metrics").mkdir(parents=True)
             (path / "source").mkdir()
-            shutil.copy(source, path / "source" / source.name)
             write_json(path / "config.json", config)
             write_json(path / "environment.json", environment(source))
-            if diff := _git(source.parent, "diff", "HEAD"):
-                (path / "source" / "uncommitted.diff").write_text(diff)
+            if source:
+                shutil.copy(source, path / "source" / source.name)
+                if diff := _git(source.parent, "diff", "HEAD"):
+                    (path / "source" / "uncommitted.diff").write_text(diff)
         except OSError as error:
             raise UsageError(f"cannot write the run to {path}: {error.strerror}; give another --run-dir") from error
         self.path = path
@@ -205,30 +199,41 @@ def join(pieces: Pieces, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
 def load(path: str | Path) -> Run:
     """Read a run from its folder alone; also one that was killed, up to what it had written.
 
-    Raises UsageError if `path` is no run's folder.
+    Raises UsageError if `path` is no run's folder, or is damaged.
     """
     path = Path(path)
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path} is no run's folder: there is no config.json in it")
     try:
-        config = json.loads((path / "config.json").read_text())
-    except OSError as error:
-        raise UsageError(f"{path} is no run's folder: there is no config.json in it") from error
+        return _load(path)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _load(path: Path) -> Run:
+    config = json.loads((path / "config.json").read_text())
     pieces: Pieces = {}
     for file in sorted((path / "metrics").glob("row*-update*.npz")):
         row, update = (int(part) for part in file.stem.removeprefix("row").split("-update"))
-        with np.load(file) as data:
-            pieces[row, update] = dict(data)
+        try:
+            with file.open("rb") as opened, np.load(opened) as data:  # opened here: np.load leaks a damaged one
+                pieces[row, update] = dict(data)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise UsageError(f"{file} is damaged ({error}); without it the rest of the run loads") from error
     if not pieces:
         raise UsageError(f"{path} holds no metrics yet: the run ended before its first update did")
     _, updates = end_of(pieces)
     num_settings, seeds = config["num_settings"], config["seeds"]
     shape = (len(seeds), updates) if num_settings is None else (num_settings, len(seeds), updates)
-    run = Run(config["agent"], config["config"], seeds, join(pieces, shape), {}, path)
+    run = Run(config["agent"], config["config"], seeds, join(pieces, shape), {}, config["batched"], path)
     summary = path / "summary.json"
     run.summary = json.loads(summary.read_text()) if summary.exists() else {"status": "killed", **summarise(run)}
     return run
 
 
-def environment(source: Path) -> dict[str, Any]:
+def environment(source: Path | None) -> dict[str, Any]:
     """Versions, devices and the state of the source: what it takes to run the same again."""
     import jax
 
@@ -245,7 +250,7 @@ def environment(source: Path) -> dict[str, Any]:
         "platform": platform.platform(),
         "devices": [device.device_kind for device in jax.devices()],
         "default_matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None),
-        "git_commit": _git(source.parent, "rev-parse", "HEAD").strip() or None,
+        "git_commit": (_git(source.parent, "rev-parse", "HEAD").strip() if source else "") or None,
     }
 
 

@@ -1,7 +1,6 @@
 import dataclasses
 import math
 import os
-import re
 import subprocess
 import sys
 from collections import deque
@@ -508,6 +507,15 @@ def test_environments_of_a_seed_differ(seeds):
     assert all(len(set(row)) == 3 for row in actions)
 
 
+def test_every_update_draws_new_actions():
+    # The initial policy is nearly uniform, so the same key would bring back nearly all 24 actions.
+    states, _ = train_clock(ONE_STEP.replace(learning_rate=0.0), updates=3)
+    actions = np.array([state.env_state.actions for state in states[1:]]) & 0xFF  # the newest eight
+    bits = actions[..., None] >> np.arange(8) & 1
+    for i, j in ((0, 1), (1, 2), (0, 2)):
+        assert (bits[i] != bits[j]).sum() > 3
+
+
 def test_six_updates_equal_twice_three_bitwise():
     params = CLOCK.default_params.replace(rewards=REWARDS, terminate_at=5)
     agent = ppo.make(RUNNING, CLOCK, params)
@@ -555,8 +563,8 @@ def test_explained_variance_of_the_mean_is_0():
 def test_dormant_units_are_those_far_below_the_mean_of_their_layer():
     # Mean |activation| per unit: 1, 0, .06, 3 with the layer's mean 1.015, so only the second is below 2.5 % of it.
     dense = jnp.array([[1.0, 0.0, 0.06, 3.0], [-1.0, 0.0, -0.06, 3.0]])
-    # Channels of an image layer: 100 and 1; 1 is below 2.5 % of 50.5.
-    image = jnp.broadcast_to(jnp.array([100.0, 1.0]), (2, 3, 3, 2))
+    # Channels of an image layer: 10 and .1; .1 is below 2.5 % of 5.05, though not of the mean over both layers.
+    image = jnp.broadcast_to(jnp.array([10.0, 0.1]), (2, 3, 3, 2))
     assert ppo.dormant_fraction({"a": (dense,), "b": (image,)}) == pytest.approx(2 / 6)
 
 
@@ -918,14 +926,26 @@ def test_first_policy_is_nearly_uniform(painter):
         ({"total_timesteps": 0}, "total_timesteps is 0; it must be a whole number"),
         ({"num_envs": 0}, "num_envs is 0; it must be a whole number of at least 1"),
         ({"num_envs": 2.0}, "num_envs is 2.0; it must be a whole number"),
+        ({"num_envs": True}, "num_envs is True; it must be a whole number"),
         ({"num_steps": -1}, "num_steps is -1"),
         ({"num_minibatches": 0}, "num_minibatches is 0"),
         ({"update_epochs": 0}, "update_epochs is 0"),
         ({"num_minibatches": 5}, r"num_minibatches is 5; it must be a divisor of .* = 24, such as \[3, 4, 6\]"),
         ({"total_timesteps": 23}, "total_timesteps is 23; it must be at least one update's .* = 24"),
         ({"activation": "gelu"}, "activation is 'gelu'; it must be 'tanh' or 'relu'"),
-        ({"hidden_sizes": ()}, r"hidden_sizes is \(\); it must be one or more layers"),
+        ({"hidden_sizes": ()}, r"hidden_sizes is \(\); it must be"),
         ({"hidden_sizes": (8, 0)}, r"hidden_sizes is \(8, 0\)"),
+        ({"hidden_sizes": (8.5,)}, r"hidden_sizes is \(8.5,\)"),
+        ({"hidden_sizes": [8]}, r"hidden_sizes is \[8\]; it must be a tuple"),
+        ({"conv_layers": ((4, 3, 0),)}, r"conv_layers is \(\(4, 3, 0\),\); it must be a tuple of \(features, kernel"),
+        ({"conv_layers": ((4, 3),)}, r"conv_layers is \(\(4, 3\),\)"),
+        ({"conv_layers": (4, 3, 1)}, r"conv_layers is \(4, 3, 1\)"),
+        ({"anneal_lr": 1}, "anneal_lr is 1; it must be True or False"),
+        ({"norm_adv": None}, "norm_adv is None; it must be True or False"),
+        ({"clip_vloss": "no"}, "clip_vloss is 'no'; it must be True or False"),
+        ({"normalize_observations": 0}, "normalize_observations is 0; it must be True or False"),
+        ({"scale_rewards": 0.5}, "scale_rewards is 0.5; it must be True or False"),
+        ({"gamma": None}, "gamma is None; it must be a .*number from 0 to 1"),
         ({"gamma": 1.1}, "gamma is 1.1; it must be a .*number from 0 to 1"),
         ({"gamma": -0.1}, "gamma is -0.1"),
         ({"gae_lambda": 2.0}, "gae_lambda is 2.0; it must be a .*number from 0 to 1"),
@@ -933,6 +953,7 @@ def test_first_policy_is_nearly_uniform(painter):
         ({"learning_rate": np.inf}, "learning_rate is inf; it must be a finite number"),
         ({"learning_rate": np.nan}, "learning_rate is nan"),
         ({"learning_rate": np.array([1e-3, -1.0])}, "learning_rate is array"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a finite number"),
         ({"adam_eps": -1e-5}, "adam_eps is -1e-05"),
         ({"clip_coef": -0.2}, "clip_coef is -0.2"),
         ({"ent_coef": -0.01}, "ent_coef is -0.01"),
@@ -974,11 +995,12 @@ def child_environment():
 
 
 def test_eight_seeds_start_in_a_fresh_process():
-    # A batched QR decomposition in the initialisation would deadlock here, for ever if it were not for the timeout.
+    # A batched QR decomposition in the initialisation often deadlocks here; matrices of 64 x 64 would be too small.
     code = """
 import jax, jax.numpy as jnp
 from rlref import ppo
-config = ppo.Config(num_envs=16, num_steps=32, total_timesteps=2 * 16 * 32)
+config = ppo.Config(num_envs=16, num_steps=32, total_timesteps=2 * 16 * 32, hidden_sizes=(256, 256))
+config = config.replace(update_epochs=1, num_minibatches=1)
 keys = jax.vmap(jax.random.key)(jnp.arange(8))
 state, diagnostics = jax.jit(jax.vmap(ppo.train, in_axes=(None, 0)))(config, keys)
 print(diagnostics["env_steps"].shape, diagnostics["nonfinite"].max())
@@ -1027,8 +1049,26 @@ def test_settings_can_be_vmapped():
     np.testing.assert_allclose(diagnostics["learning_rate"][1], 0.02 * (1 - np.arange(6) / 6), rtol=1e-5)
 
 
-def count_conds(jaxpr):
-    return len(re.findall(r"\bcond\[", str(jaxpr)))
+def equations(jaxpr):
+    """All operations of a traced program, those of inner functions too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+def test_no_qr_decomposition_is_batched_over_seeds():
+    agent = ppo.make(SMALL, CLOCK)
+    program = jax.make_jaxpr(jax.vmap(agent.init))(jax.random.split(jax.random.key(0), 2))
+    ranks = [e.invars[0].aval.ndim for e in equations(program.jaxpr) if e.primitive.name in ("qr", "geqrf")]
+    assert ranks
+    assert set(ranks) == {2}
+
+
+def count_conds(program):
+    return sum(e.primitive.name == "cond" for e in equations(program.jaxpr))
 
 
 def test_vmap_turns_no_branch_into_a_computation_of_both():

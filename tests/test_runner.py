@@ -138,6 +138,16 @@ def test_batched_settings_train_with_every_seed(plain):
     assert set(frame["config_gamma"].round(2)) == {0.99, 0.5}
 
 
+def test_a_list_is_a_batch_of_settings():
+    run = train(SMALL.replace(learning_rate=[1e-3, 1e-2], anneal_lr=False), num_seeds=1)
+    np.testing.assert_allclose(run.metrics["learning_rate"][:, 0, -1], [1e-3, 1e-2])
+
+
+def test_a_module_without_the_contract_is_no_agent():
+    with pytest.raises(UsageError, match="counting_env is no agent: it lacks Config"):
+        rlref.train(counting_env, SMALL)
+
+
 def test_batched_settings_must_agree():
     with pytest.raises(UsageError, match=r"learning_rate \[2\], gamma \[3\]"):
         train(SMALL.replace(learning_rate=np.ones(2), gamma=np.ones(3)))
@@ -154,12 +164,12 @@ def test_evaluation_runs_whole_episodes_at_its_updates():
         SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05), num_seeds=2, eval_every=40, eval_episodes=7
     )
     greedy = run.metrics["eval_return_greedy"]
-    assert np.flatnonzero(np.isfinite(greedy[0])).tolist() == [39, 79]
-    np.testing.assert_array_equal(greedy[:, 79], 10)  # five steps of reward 2 for the right action
+    assert np.flatnonzero(np.isfinite(greedy[0])).tolist() == [39, 79, 99]
+    np.testing.assert_array_equal(greedy[:, 99], 10)  # five steps of reward 2 for the right action
     sampled = run.metrics["eval_return_sampled"]
     assert (sampled[:, 39] > 0).all()
     assert (sampled[:, 39] <= 10).all()
-    np.testing.assert_array_equal(run.metrics["eval_length_greedy"][:, 79], 5)
+    np.testing.assert_array_equal(run.metrics["eval_length_greedy"][:, 99], 5)
 
 
 def test_policy_maps_an_observation_to_an_action():
@@ -199,6 +209,11 @@ def test_a_seed_that_becomes_nonfinite_is_marked_and_the_others_train_on():
         ({"num_seeds": 0}, "num_seeds is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"num_seeds": 2.0}, "num_seeds is 2.0"),
+        ({"num_seeds": True}, "num_seeds is True"),
+        ({"seed": 2**32}, "seed is 4294967296"),
+        ({"eval_every": 11}, "more than the 10 updates"),
+        ({"config": {"gamma": 0.9}}, "must be a rlref.ppo.Config"),
+        ({"config": ppo.Config}, "must be a rlref.ppo.Config"),
         ({"eval_every": -1}, "eval_every is -1"),
         ({"eval_episodes": 0}, "eval_episodes is 0"),
         ({"memory_gb": 0}, "memory_gb is 0"),

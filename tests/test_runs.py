@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import counting_env
@@ -111,6 +112,15 @@ def test_load_before_the_first_update_says_so(run, tmp_path):
     runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
     with pytest.raises(UsageError, match="no metrics yet"):
         rlref.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics/row000000-update00000000.npz"])
+def test_damaged_file_is_one_line(run, tmp_path, name):
+    shutil.copytree(run.path, tmp_path / "run")
+    (tmp_path / "run" / name).write_bytes((run.path / name).read_bytes()[:20])
+    with pytest.raises(UsageError, match="is damaged") as error:
+        rlref.load(tmp_path / "run")
+    assert "\n" not in str(error.value)
 
 
 def test_last_is_each_rows_own_last_defined_value():

@@ -1,0 +1,63 @@
+import counting_env
+import jax.numpy as jnp
+import pytest
+from gymnax.environments import spaces
+
+from rlref import envs
+from rlref.errors import UsageError
+
+
+class Odd(counting_env.Counting):
+    """The counting environment with one thing wrong."""
+
+    def __init__(self, **wrong):
+        super().__init__()
+        self.wrong = wrong
+
+    def step(self, key, state, action, params=None):
+        obs, state, reward, terminated, truncated, info = super().step(key, state, action, params)
+        if "without" in self.wrong:
+            info = {}
+        reward = jnp.zeros(self.wrong.get("reward", ()))
+        return obs, state, reward, terminated.astype(self.wrong.get("terminated", bool)), truncated, info
+
+    def observation_space(self, params):
+        return spaces.Box(0.0, 1.0, self.wrong.get("shape", (2,)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"without": True}, "lacks 'final_observation'"),
+        ({"reward": (1,)}, "reward must be a scalar, not float32 of shape"),
+        ({"terminated": float}, "terminated must be a scalar bool, not float32"),
+        ({"shape": (7,)}, r"observation is \(2,\), but observation_space says \(7,\)"),
+    ],
+)
+def test_an_environment_that_breaks_the_interface_is_refused(wrong, message):
+    env = Odd(**wrong)
+    with pytest.raises(UsageError, match=message):
+        envs.check_interface(env, env.default_params, "odd")
+
+
+def test_an_environment_that_keeps_the_interface_is_accepted():
+    env = Odd()
+    envs.check_interface(env, env.default_params, "even")
+
+
+def test_parameters_are_set_in_their_own_type():
+    params = envs.with_params(counting_env.Params(), ["reward=3", "max_steps_in_episode=7"])
+    assert (params.reward, params.max_steps_in_episode) == (3.0, 7)
+    assert type(params.max_steps_in_episode) is int
+
+
+def test_parameters_that_are_no_dataclass_cannot_be_set():
+    assert envs.with_params({"a": 1}, []) == {"a": 1}
+    with pytest.raises(UsageError, match="no dataclass"):
+        envs.with_params({"a": 1}, ["a=2"])
+
+
+def test_describe_names_a_space_in_a_few_words():
+    assert envs.describe(spaces.Discrete(3)) == "Discrete 3"
+    assert envs.describe(spaces.Box(0, 1, (10, 10, 4))) == "Box 10x10x4 float32"
+    assert envs.describe(spaces.Box(0, 1, ())) == "Box scalar float32"

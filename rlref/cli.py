@@ -7,7 +7,9 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `rlref ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("rlref: stopped by Ctrl-C before anything was trained", file=sys.stderr)
         return 130
@@ -99,13 +104,23 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
     sections: list[Any] = [("run", TrainOptions), ("config", config_class)]
     flat: Any = tyro.conf.OmitArgPrefixes
     both: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
-    parsed, unknown = tyro.cli(
-        both,
-        prog=f"rlref train {agent}",
-        args=list(arguments),
-        description=module.__doc__,
-        return_unknown_args=True,
-    )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed, unknown = tyro.cli(
+                both,
+                prog=f"rlref train {agent}",
+                args=list(arguments),
+                description=module.__doc__,
+                return_unknown_args=True,
+            )
+    except SystemExit as error:
+        if not error.code:
+            raise  # --help
+        # tyro frames its message, and rules it off from the help below it.
+        message, *_ = said.getvalue().partition("\n")[2].split("──")
+        one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
+        raise UsageError(f"{one_line.rstrip('.')}. `rlref train {agent} --help` shows all") from None
     if unknown:
         fields = [f.name.replace("_", "-") for c in (TrainOptions, config_class) for f in dataclasses.fields(c)]
         raise UsageError(

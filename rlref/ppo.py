@@ -537,9 +537,10 @@ def summary(name: str, x: jax.Array, where: jax.Array | None = None) -> dict[str
 
 
 def explained_variance(target: jax.Array, value: jax.Array) -> jax.Array:
-    """`1 - Var[target - value] / Var[target]`; NaN where the targets do not vary."""
+    """`1 - Var[target - value] / Var[target]`; NaN where the targets do not vary by more than float32 rounding."""
     variance = target.var()
-    return jnp.where(variance > 0, 1 - (target - value).var() / variance, jnp.nan)
+    varies = variance > (1e-6 * jnp.abs(target).max()) ** 2
+    return jnp.where(varies, 1 - (target - value).var() / variance, jnp.nan)
 
 
 def dormant_fraction(hidden: Any, tau: float = 0.025) -> jax.Array:
@@ -584,7 +585,8 @@ def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: dict[str,
             "gradient_noise_scale": gradient_noise_scale(state.opt_state[1], part.value.size),
             "dormant_fraction": dormant_fraction(hidden),
             # Every step's losses, gradient and change of parameters are in `means`: one bad number anywhere shows.
-            "nonfinite": ~jnp.isfinite(jnp.stack(list(means.values()))).all(),
+            # The reward's moments are not: one infinite reward would turn its scaling off, and go unseen.
+            "nonfinite": ~jnp.isfinite(jnp.stack([*means.values(), *jax.tree.leaves(state.return_moments)])).all(),
         }
     )
 
@@ -641,15 +643,19 @@ def check(config: Config) -> None:
         isinstance(x, tuple) and len(x) == 3 and all(map(whole, x)) for x in layers
     )
     require(good, "conv_layers", "a tuple of (features, kernel size, stride), whole numbers of at least 1")
-    positive = ("learning_rate", "adam_eps", "clip_coef", "ent_coef", "vf_coef", "target_kl", "max_grad_norm")
-    bounds = dict.fromkeys(positive, (0, math.inf)) | dict.fromkeys(("gamma", "gae_lambda"), (0, 1))
-    for name, (low, high) in (bounds | {"init_log_std": (-math.inf, math.inf)}).items():
+    finite = float(np.finfo(np.float32).max)
+    at_least_0 = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "target_kl")
+    bounds = dict.fromkeys(at_least_0, (0.0, finite, "a finite number of at least 0"))
+    bounds |= dict.fromkeys(("gamma", "gae_lambda"), (0.0, 1.0, "a number from 0 to 1"))
+    bounds["max_grad_norm"] = (0.0, math.inf, "a number of at least 0, or inf")
+    bounds["adam_eps"] = (float(np.finfo(np.float32).tiny), finite, "a finite number above 0")  # at 0, 0 / 0 follows
+    bounds["init_log_std"] = (-finite, finite, "a finite number")
+    for name, (low, high, rule) in bounds.items():
         value = getattr(config, name)
         if isinstance(value, jax.core.Tracer) or (name == "target_kl" and value is None):
             continue
         x = np.asarray(value)
-        good = x.dtype.kind in "fiu" and ((x >= low) & (x <= high) & (np.isfinite(x) | (name == "max_grad_norm"))).all()
-        require(good, name, f"a finite number from {low} to {high}")
+        require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
 
 
 def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:

@@ -142,7 +142,8 @@ def train(
         default_params = env.default_params
     env_params = default_params if env_params is None else env_params
     envs.check_interface(env, env_params, config.env_id)
-    num_settings = count_settings(config)
+    batched = batched_settings(config)
+    num_settings = int(next(iter(batched.values()))[0]) if batched else None
     try:
         built = module.make(config, env, env_params)
     except ValueError as error:
@@ -161,11 +162,6 @@ def train(
     source = Path(module.__file__) if module.__file__ else None
     settings = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
     name = module.__name__.rpartition(".")[2]
-    batched = (
-        []
-        if num_settings is None
-        else [n for n, x in settings.items() if np.ndim(getattr(config, n)) > 0 and is_leaf(config, n)]
-    )
     if run_dir is not None:
         about = {
             "agent": name,
@@ -174,7 +170,7 @@ def train(
             "config": settings,
             "seeds": seeds,
             "num_settings": num_settings,
-            "batched": batched,
+            "batched": list(batched),
             "env_params": repr(env_params),
             "num_updates": num_updates,
             "steps_per_update": built.steps_per_update,
@@ -224,7 +220,7 @@ def train(
 
     _, updates = runs.end_of(pieces)
     shape = (num_seeds, updates) if num_settings is None else (num_settings, num_seeds, updates)
-    run = Run(name, settings, seeds, runs.join(pieces, shape), {}, batched, folder.path if folder else None)
+    run = Run(name, settings, seeds, runs.join(pieces, shape), {}, list(batched), folder.path if folder else None)
     run.act = make_act(module, config, row_config, env, env_params, plan, finals)
     steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
     run.summary = {
@@ -240,30 +236,25 @@ def train(
     return run
 
 
-def is_leaf(config: Any, name: str) -> bool:
-    """Whether a field of a flax dataclass is traced, and may be batched."""
-    return next(f.metadata.get("pytree_node", True) for f in dataclasses.fields(config) if f.name == name)
+def leaves(config: Any) -> dict[str, Any]:
+    """The settings of a flax dataclass that are traced, and may be batched."""
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.metadata.get("pytree_node", True)}
 
 
 def arrays_for_lists(config: Any) -> Any:
     """`config` with settings given as lists, to be batched, as arrays: a list would be a branch of the pytree."""
-    lists = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if is_leaf(config, f.name)}
-    return dataclasses.replace(config, **{k: np.asarray(v) for k, v in lists.items() if isinstance(v, list | tuple)})
+    lists = {name: np.asarray(x) for name, x in leaves(config).items() if isinstance(x, list | tuple)}
+    return dataclasses.replace(config, **lists)
 
 
-def count_settings(config: Any) -> int | None:
-    """How many settings the batched float fields hold; None if none is batched. Raises UsageError if they disagree."""
-    lengths = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if is_leaf(config, field.name) and value is not None and np.ndim(value) > 0:
-            lengths[field.name] = np.shape(value)
-    if not lengths:
-        return None
-    if len(set(lengths.values())) > 1 or len(next(iter(lengths.values()))) != 1 or 0 in next(iter(lengths.values())):
-        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in lengths.items())
-        raise UsageError(f"batched settings must be lists of one length; they have the shapes {shapes}")
-    return int(next(iter(lengths.values()))[0])
+def batched_settings(config: Any) -> dict[str, tuple[int, ...]]:
+    """The names of batched settings with their shapes `[K]`. Raises UsageError unless these are one length."""
+    shapes = {name: np.shape(x) for name, x in leaves(config).items() if x is not None and np.ndim(x) > 0}
+    first = next(iter(shapes.values()), (1,))
+    if len(set(shapes.values())) > 1 or len(first) != 1 or 0 in first:
+        found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise UsageError(f"batched settings must be lists of one length; they have the shapes {found}")
+    return shapes
 
 
 def take(tree: Any, index: Any) -> Any:

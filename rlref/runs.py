@@ -53,10 +53,14 @@ class Run:
     """(row, observation, key or None) -> action, of the run just trained; None after `load`"""
 
     @property
+    def score(self) -> str:
+        """The metric that is a seed's score: `mean_policy_return` where the agent has it, else `return_mean`."""
+        return "mean_policy_return" if "mean_policy_return" in self.metrics else "return_mean"
+
+    @property
     def scores(self) -> np.ndarray:
-        """Each seed's `return_mean` (or `mean_policy_return`, where an agent has it) at its last update, `[seed]`."""
-        name = "mean_policy_return" if "mean_policy_return" in self.metrics else "return_mean"
-        return last(self.metrics[name])
+        """Each seed's score at its last update, `[seed]`; with batched settings `[setting, seed]`."""
+        return last(self.metrics[self.score])
 
     def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
         """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given."""
@@ -95,7 +99,6 @@ def last(x: np.ndarray) -> np.ndarray:
 
 def summarise(run: Run) -> dict[str, Any]:
     """What a run came to: score per seed, IQM and its interval, seeds with non-finite numbers and since when."""
-    name = "mean_policy_return" if "mean_policy_return" in run.metrics else "return_mean"
     scores = run.scores
     settings = scores.reshape(-1, scores.shape[-1])
     iqms, intervals = [stats.iqm(x) for x in settings], [list(stats.iqm_interval(x)) for x in settings]
@@ -103,7 +106,7 @@ def summarise(run: Run) -> dict[str, Any]:
     for *row, update in np.argwhere(run.metrics["nonfinite"] > 0).tolist() if "nonfinite" in run.metrics else []:
         first.setdefault(tuple(row), update)
     return {
-        "score": name,
+        "score": run.score,
         "scores": scores.tolist(),
         "iqm": iqms if run.batched else iqms[0],  # over seeds; a list if settings are batched
         "iqm_interval_95": intervals if run.batched else intervals[0],

@@ -556,6 +556,12 @@ def test_explained_variance_of_constant_targets_is_undefined():
     assert np.isnan(ppo.explained_variance(jnp.full(4, 2.0), jnp.arange(4.0)))
 
 
+def test_explained_variance_of_targets_that_vary_by_rounding_alone_is_undefined():
+    target = jnp.array([100.0, 100.0 + 8e-6, 100.0])
+    assert target.var() > 0
+    assert np.isnan(ppo.explained_variance(target, jnp.array([0.0, 1.0, 2.0])))
+
+
 def test_explained_variance_of_the_mean_is_0():
     assert ppo.explained_variance(jnp.array([1.0, 3.0]), jnp.array([2.0, 2.0])) == 0
 
@@ -697,6 +703,13 @@ def test_a_bad_reward_shows_as_nonfinite_from_its_update_on():
     rewards = REWARDS.copy()
     rewards[20] = np.nan  # steps 16 to 23 are the third update's
     _, diagnostics = train_clock(ONE_STEP, updates=4, rewards=rewards)
+    assert [d["nonfinite"] for d in diagnostics] == [0, 0, 1, 1]
+
+
+def test_an_infinite_reward_shows_as_nonfinite_though_scaling_clips_it():
+    rewards = REWARDS.copy()
+    rewards[20] = np.inf
+    _, diagnostics = train_clock(ONE_STEP.replace(scale_rewards=True), updates=4, rewards=rewards)
     assert [d["nonfinite"] for d in diagnostics] == [0, 0, 1, 1]
 
 
@@ -955,11 +968,12 @@ def test_first_policy_is_nearly_uniform(painter):
         ({"learning_rate": np.array([1e-3, -1.0])}, "learning_rate is array"),
         ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a finite number"),
         ({"adam_eps": -1e-5}, "adam_eps is -1e-05"),
+        ({"adam_eps": 0.0}, "adam_eps is 0.0; it must be a finite number above 0"),
         ({"clip_coef": -0.2}, "clip_coef is -0.2"),
         ({"ent_coef": -0.01}, "ent_coef is -0.01"),
         ({"vf_coef": np.inf}, "vf_coef is inf"),
         ({"target_kl": -0.1}, "target_kl is -0.1"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0; it must be a number of at least 0, or inf"),
         ({"max_grad_norm": np.nan}, "max_grad_norm is nan"),
         ({"init_log_std": np.inf}, "init_log_std is inf; it must be a finite number"),
     ],

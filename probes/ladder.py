@@ -1,0 +1,546 @@
+"""The ladder: every probe, in order of dependence, with its truth, what it isolates, and the wrong answers it separates.
+
+Jones 2021, "Debugging RL, Without the Agonizing Pain": environments so small that the right answer is known exactly, each
+adding one mechanism to the last, so that the first that fails says where the bug is.
+
+A probe is a function of a random generator, which draws what differs between seeds (signs, best arms), to a `Case`: an
+environment's parameters, the truth, and wrong answers by cause. Its docstring derives the truth.
+
+Kinds of agents: `A` actor and critic (V and a policy), `Q` action values, `C` a policy alone.
+Letters: `n` states, `A` actions, `D` action dimensions. Discounts are chosen so that wrong answers lie far apart.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from probes import solve
+from probes.environments import Tables, Targets, tables
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What an agent ends at; None where a probe says nothing about it."""
+
+    value: np.ndarray | None = None
+    """`[n]` V of each state"""
+    policy: np.ndarray | None = None
+    """`[n, A]` probabilities; for a Box `[n, D]` the mean, clipped to the Box"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A probe as one seed meets it."""
+
+    params: Tables | Targets
+    truth: Answer
+    wrong: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
+    """cause -> the answer that it leads to"""
+    asserted: np.ndarray | None = None
+    """`[n]` bool, the states whose answers are compared; None: all"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """One rung."""
+
+    name: str
+    make: Callable[[np.random.Generator], Case]
+    kinds: str
+    isolates: str
+    """the component that is at fault if this rung is the first to fail"""
+    gamma: float
+    tolerance: float
+    """largest error of a value"""
+    policy_tolerance: float
+    """largest error of a probability, or of a mean"""
+    fingerprints: bool
+    """whether the wrong learners of probes/solve.py belong to this probe's wrong answers"""
+    settings: Mapping[str, Any]
+    """the agent's settings that differ from the ladder's"""
+    updates: int
+
+    def case(self, seed: int) -> Case:
+        """What seed `seed` meets: the same whatever other seeds there are."""
+        return self.make(np.random.default_rng([zlib.crc32(self.name.encode()), seed]))
+
+    def wrong(self, case: Case) -> dict[str, Answer]:
+        """Cause -> the wrong answer that it leads to."""
+        found = dict(case.wrong)
+        if self.fingerprints:
+            assert isinstance(case.params, Tables)
+            policy = np.full(case.params.reward.shape, 1 / case.params.reward.shape[1])
+            for cause, learner in solve.WRONG.items():
+                value = solve.state_values(case.params, policy, self.gamma, learner)
+                if value is not None and case.truth.value is not None and not np.allclose(value, case.truth.value):
+                    found[cause] = Answer(value)
+        return found
+
+
+LADDER: dict[str, Probe] = {}
+# Probes that look at a policy's or a value's exact size average over larger batches.
+LARGE_BATCH: dict[str, Any] = {"num_steps": 31, "num_minibatches": 1, "norm_adv": False, "learning_rate": 3e-3}
+# Both at once, so that they train in one program; a constant observation does not see its normalisation.
+NORMALIZED: dict[str, Any] = {"normalize_observations": True, "scale_rewards": True}
+HALF = np.full((1, 2), 0.5)
+
+
+def probe(
+    kinds: str,
+    isolates: str,
+    *,
+    gamma: float = 0.9,
+    tolerance: float = 0.1,
+    policy_tolerance: float = 0.1,
+    fingerprints: bool = False,
+    updates: int = 100,
+    **settings: Any,
+) -> Callable[[Callable[[np.random.Generator], Case]], Callable[[np.random.Generator], Case]]:
+    """Add the decorated function to the ladder."""
+
+    def add(make: Callable[[np.random.Generator], Case]) -> Callable[[np.random.Generator], Case]:
+        name = make.__name__
+        LADDER[name] = Probe(
+            name, make, kinds, isolates, gamma, tolerance, policy_tolerance, fingerprints, settings, updates
+        )
+        return make
+
+    return add
+
+
+def best(actions: Any, num_actions: int = 2) -> np.ndarray:
+    """`[n, A]`: all probability on the given action of each state."""
+    return np.eye(num_actions)[np.asarray(actions)]
+
+
+def a_bandit(rewards: np.ndarray, obs: Any, scale: float = 1.0) -> Case:
+    """One step: state s, drawn evenly, pays `rewards[s, a]`. Each state's best reward is `scale`, its worst `-scale`."""
+    n, num_actions = rewards.shape
+    good, bad = best(rewards.argmax(1), num_actions), best(rewards.argmin(1), num_actions)
+    params = tables(
+        obs=obs, reward=scale * rewards, next=(np.arange(n) + 1) % n, terminated=True, start=np.full(n, 1 / n)
+    )
+    return Case(
+        params,
+        Answer(np.full(n, scale), good),
+        {
+            "the policy does not learn, or ignores the observation": Answer(
+                np.zeros(n), np.full(rewards.shape, 1 / num_actions)
+            ),
+            "it learns the worst action: a sign is wrong": Answer(np.full(n, -scale), bad),
+        },
+    )
+
+
+def two_contexts(rng: np.random.Generator) -> np.ndarray:
+    """Rewards `[2, 2]`: +1 for the action that matches the context, -1 for the other; which matches is drawn."""
+    match = rng.integers(2)
+    return np.where(np.eye(2)[[match, 1 - match]] > 0, 1.0, -1.0)
+
+
+@probe("AQ", "the value's loss, or the optimiser", gamma=0.5, tolerance=0.08)
+def constant(rng: np.random.Generator) -> Case:
+    """One state, one step, one action, reward c = +1 or -.7. V = c."""
+    c = rng.choice([1.0, -0.7])
+    params = tables(obs=[[0.0]], reward=[c], next=[0], terminated=True)
+    wrong = {
+        "the value does not learn": Answer(np.zeros(1)),
+        "the value's sign is wrong": Answer(np.array([-c])),
+        "the reward is discounted too": Answer(np.array([0.5 * c])),
+    }
+    return Case(params, Answer(np.array([c])), wrong)
+
+
+@probe("AQ", "the path from the observation to its value: backpropagation, batching, broadcasting", gamma=0.5)
+def obs_value(rng: np.random.Generator) -> Case:
+    """Observations +1 and -1 pay 1 and -.4, which way is drawn. V(s) = r(s).
+
+    The rewards are unequal, so that a value that leaks over the batch ends at their mean, .3, and not at 0.
+    """
+    r = rng.permutation([1.0, -0.4])
+    params = tables(obs=[[1.0], [-1.0]], reward=r, next=[1, 0], terminated=True, start=[0.5, 0.5])
+    wrong = {
+        "the values of a batch are averaged: a shape broadcasts, or the observation is ignored": Answer(
+            np.full(2, 0.3)
+        ),
+        "values belong to other observations of the batch": Answer(r[::-1]),
+        "the value does not learn": Answer(np.zeros(2)),
+    }
+    return Case(params, Answer(r), wrong)
+
+
+@probe("AQ", "discounting, and bootstrapping from the next state", gamma=0.5, tolerance=0.08, fingerprints=True)
+def discount(rng: np.random.Generator) -> Case:
+    """0 -> 1 -> end, rewards 0 and 1; the final observation is 1's. V(1) = 1, V(0) = gamma V(1) = .5."""
+    params = tables(obs=[[0.0], [1.0]], reward=[0, 1], next=[1, 1], terminated=[False, True])
+    return Case(params, Answer(np.array([0.5, 1.0])))
+
+
+@probe("AQ", "the bootstrap or the trace over a reset", gamma=0.5, tolerance=0.12, fingerprints=True)
+def reset_leak(rng: np.random.Generator) -> Case:
+    """0 -> 1 -> end, rewards -2 and 2; the final observation is 1's. V(1) = 2, V(0) = -2 + gamma V(1) = -1."""
+    params = tables(obs=[[-1.0], [1.0]], reward=[-2, 2], next=[1, 1], terminated=[False, True])
+    return Case(params, Answer(np.array([-1.0, 2.0])))
+
+
+@probe("AQ", "truncation against termination", gamma=0.6, tolerance=0.055, fingerprints=True)
+def truncation_pair(rng: np.random.Generator) -> Case:
+    """One step, reward 1. A terminates with B as final observation, B is truncated with A as final observation.
+
+    V(A) = 1, since termination ends the value; V(B) = 1 + gamma V(A) = 1.6, since a time limit does not.
+    """
+    params = tables(obs=[[1.0], [-1.0]], reward=1, next=[1, 0], terminated=[1, 0], truncated=[0, 1], start=[0.5, 0.5])
+    return Case(params, Answer(np.array([1.0, 1.6])))
+
+
+@probe(
+    "AQ", "truncation against termination, over long episodes", gamma=0.9, tolerance=0.24, fingerprints=True,
+    gae_lambda=0.0,
+)  # fmt: skip
+def truncation_loop(rng: np.random.Generator) -> Case:
+    """s0 pays -5 and leads to s1, which pays 1 and leads to itself; truncated after 5 steps, final observation s1's.
+
+    V(s1) = 1 + gamma V(s1) = 1 / (1 - .9) = 10, V(s0) = -5 + gamma V(s1) = 4. Without a trace (lambda 0) the wrong answers
+    do not depend on where a rollout is cut.
+    """
+    obs = [[-1.0], *[[1.0]] * 5]
+    truncated = [False, False, False, False, True, False]
+    params = tables(obs=obs, reward=[-5, 1, 1, 1, 1, 1], next=[1, 2, 3, 4, 5, 5], truncated=truncated)
+    return Case(params, Answer(np.array([4.0, *[10.0] * 5])))
+
+
+@probe("AQC", "the policy's gradient, or the choice of actions", tolerance=0.2)
+def bandit(rng: np.random.Generator) -> Case:
+    """One state, two arms that pay +1 and -1; the best is drawn. The policy takes it, V -> 1."""
+    return a_bandit(two_contexts(rng)[:1], [[0.0]])
+
+
+@probe("AQC", "a policy that depends on the observation", tolerance=0.2)
+def context_bandit(rng: np.random.Generator) -> Case:
+    """Observations +1 and -1; an action pays +1 if it matches and -1 if not. Both are matched, V = 1."""
+    return a_bandit(two_contexts(rng), [[1.0], [-1.0]])
+
+
+@probe("AQC", "the gather of the action taken, the axes, or minibatches", tolerance=0.09)
+def table(rng: np.random.Generator) -> Case:
+    """Three states, one-hot, drawn with .5, .3, .2; five actions; one step; 15 different rewards, columns drawn.
+
+    The policy takes each row's best: V = 1, .5, -.1.
+    """
+    rewards = np.array([
+        [1.0, -0.9, -0.2, -0.05, -0.5],
+        [-0.8, 0.5, -1.1, -0.3, -0.6],
+        [-1.3, -0.75, -1.0, -1.2, -0.1],
+    ])[:, rng.permutation(5)]  # fmt: skip
+    share = np.array([0.5, 0.3, 0.2])
+    params = tables(obs=np.eye(3), reward=rewards, next=[1, 2, 0], terminated=True, start=share)
+    value = rewards.max(1)
+    wrong = {
+        "the policy does not learn": Answer(rewards.mean(1), np.full((3, 5), 0.2)),
+        "it learns the worst action: a sign is wrong": Answer(rewards.min(1), best(rewards.argmin(1), 5)),
+        "all states are treated as one": Answer(
+            np.full(3, share @ rewards[:, (share @ rewards).argmax()]), best([(share @ rewards).argmax()] * 3, 5)
+        ),
+    }
+    return Case(params, Answer(value, best(rewards.argmax(1), 5)), wrong)
+
+
+@probe("AQ", "time and environment axes, or the order of a batch's fields", gamma=0.5, tolerance=0.06)
+def env_axis(rng: np.random.Generator) -> Case:
+    """An id of three, drawn at the reset, and the time of three are shown; the reward depends on both. V by summing back.
+
+    V(id, 2) = r(id, 2), V(id, t) = r(id, t) + gamma V(id, t + 1).
+    """
+    r = np.array([[1.0, 0.2, 0.6], [-0.5, 0.8, 0.1], [0.4, -0.3, 1.2]])[rng.permutation(3)]
+    value = r.copy()
+    for t in (1, 0):
+        value[:, t] += 0.5 * value[:, t + 1]
+    index = np.arange(9).reshape(3, 3)
+    params = tables(
+        obs=[[i - 1.0, t - 1.0] for i in range(3) for t in range(3)],
+        reward=r.ravel(),
+        next=np.concatenate([index[:, 1:], index[:, 2:]], axis=1).ravel(),
+        terminated=np.tile([False, False, True], 3),
+        start=np.tile([1 / 3, 0, 0], 3),
+    )
+    wrong = {
+        "environments are mixed: every id has the mean over ids": Answer(np.tile(value.mean(0), 3)),
+        "times are mixed: every time has the mean over times": Answer(np.repeat(value.mean(1), 3)),
+        "the value does not learn": Answer(np.zeros(9)),
+    }
+    return Case(params, Answer(value.ravel()), wrong)
+
+
+def temptation(rng: np.random.Generator, obs: Any) -> Case:
+    tempting = rng.integers(2)
+    reward = np.full((2, 2), 0.1)
+    reward[:, tempting] = 0.0
+    reward[1] += 1.0  # the episode after the tempting action
+    params = tables(obs=obs, reward=reward, next=[0, 1], terminated=True, after=[np.arange(2) == tempting] * 2)
+    wrong = {
+        "the trace runs on over the reset: the next episode's reward counts": Answer(policy=best([tempting] * 2)),
+        "the policy does not learn": Answer(policy=np.full((2, 2), 0.5)),
+    }
+    return Case(params, Answer(policy=best([1 - tempting] * 2)), wrong)
+
+
+@probe("AC", "the trace, or the fitness, is not cut at the end of an episode")
+def reset_temptation(rng: np.random.Generator) -> Case:
+    """One step. One action pays .1; the other pays 0, but the NEXT episode then pays 1 more. The observation is constant.
+
+    An episode's return does not contain the next one's reward, so the action that pays .1 is right. The two swap at
+    random. The value cannot tell: it sees the mean of both kinds of episodes.
+    """
+    return temptation(rng, [[0.0], [0.0]])
+
+
+@probe("Q", "the bootstrap over a reset, where it tempts")
+def reset_temptation_visible(rng: np.random.Generator) -> Case:
+    """As reset_temptation, but the episode that pays 1 more can be seen: Q = r(s, a), for termination ends the value."""
+    case = temptation(rng, [[-1.0], [1.0]])
+    return dataclasses.replace(case, truth=Answer(np.array([0.1, 1.1]), case.truth.policy))
+
+
+@probe("AC", "credit over several steps: lambda, or the order in time", tolerance=0.1)
+def delayed_credit(rng: np.random.Generator) -> Case:
+    """Four steps, of which only the time is shown; the first action alone decides whether the last step pays +1 or -1.
+
+    The first action is right; then V = gamma^3, gamma^2, gamma, 1 = .729, .81, .9, 1. The state after it is hidden: a
+    learner without a long trace hears of the choice only through a value that cannot know it.
+    """
+    right = rng.integers(2)
+    time = np.eye(4)
+    # 0: the choice; 1, 2, 3: after the right one; 4, 5, 6: after the wrong one.
+    first = np.where(np.arange(2) == right, 1, 4)
+    params = tables(
+        obs=time[[0, 1, 2, 3, 1, 2, 3]],
+        reward=[0, 0, 0, 1, 0, 0, -1],
+        next=[first, *[[i, i] for i in (2, 3, 3, 5, 6, 6)]],
+        terminated=[0, 0, 0, 1, 0, 0, 1],
+    )
+    # After the choice no action matters.
+    policy = np.full((7, 2), np.nan)
+    value = np.array([0.729, 0.81, 0.9, 1.0, 0.81, 0.9, 1.0])
+    undecided, opposite = policy.copy(), policy.copy()
+    policy[0], undecided[0], opposite[0] = best(right), [0.5, 0.5], best(1 - right)
+    wrong = {
+        "credit does not reach back three steps": Answer(np.zeros(7), undecided),
+        "it learns the worst action: a sign is wrong": Answer(-value, opposite),
+    }
+    return Case(params, Answer(value, policy), wrong)
+
+
+@probe("AQC", "noise in the rewards", tolerance=0.06, **LARGE_BATCH)
+def noisy_reward(rng: np.random.Generator) -> Case:
+    """One state, one step, reward .25 + 1 or .25 - 1 with equal odds. V = .25; the explained variance is 0 in truth."""
+    params = tables(obs=[[0.0]], reward=[0.25], next=[0], terminated=True, noise=1.0)
+    return Case(params, Answer(np.array([0.25])), {"the value does not learn": Answer(np.zeros(1))})
+
+
+@probe("AQC", "the size of rewards: small ones", tolerance=0.002)
+def small_rewards(rng: np.random.Generator) -> Case:
+    """context_bandit with rewards of .01. The policy is the same, V = .01."""
+    return a_bandit(two_contexts(rng), [[1.0], [-1.0]], scale=0.01)
+
+
+@probe(
+    "AQC",
+    "the size of rewards: large ones",
+    tolerance=20.0,
+    **{**LARGE_BATCH, "learning_rate": 2e-2},
+    max_grad_norm=np.inf,
+)
+def large_rewards(rng: np.random.Generator) -> Case:
+    """context_bandit with rewards of 100. The policy is the same, V = 100.
+
+    Without the clip of the gradient's norm: one that actor and critic share lets the value's gradient starve the policy's.
+    """
+    return a_bandit(two_contexts(rng), [[1.0], [-1.0]], scale=100.0)
+
+
+def soft_bandit(rng: np.random.Generator, coefficient: float) -> Case:
+    rewards = rng.permutation([1.0, -1.0])[None]
+
+    def softmax(temperature: float) -> np.ndarray:
+        weight = np.exp(rewards / temperature)
+        return weight / weight.sum()
+
+    params = tables(obs=[[0.0]], reward=rewards, next=[0], terminated=True)
+    wrong = {
+        "the entropy bonus is missing, or its sign is wrong": Answer(policy=best(rewards.argmax(1))),
+        "the entropy bonus is twice as strong": Answer(policy=softmax(2 * coefficient)),
+        "the entropy bonus is half as strong": Answer(policy=softmax(coefficient / 2)),
+        "the policy does not learn": Answer(policy=HALF),
+    }
+    return Case(params, Answer(policy=softmax(coefficient)), wrong)
+
+
+@probe("A", "the sign and the size of the entropy bonus", policy_tolerance=0.025, ent_coef=1.0, **LARGE_BATCH)
+def soft_bandit_1(rng: np.random.Generator) -> Case:
+    """Two arms that pay +1 and -1, entropy coefficient c = 1, advantages not normalised.
+
+    E[r] + c H is largest at pi = softmax(r / c): e / (e + 1/e) = .881 for the best arm.
+    """
+    return soft_bandit(rng, 1.0)
+
+
+@probe("A", "the sign and the size of the entropy bonus", policy_tolerance=0.025, ent_coef=2.0, **LARGE_BATCH)
+def soft_bandit_2(rng: np.random.Generator) -> Case:
+    """soft_bandit_1 with c = 2: softmax(r / 2) is .731 for the best arm."""
+    return soft_bandit(rng, 2.0)
+
+
+@probe("AQC", "exploration", tolerance=0.15)
+def password(rng: np.random.Generator) -> Case:
+    """Three bits have to be entered; the last right one pays 1, a wrong one ends the episode with .05. V = .81, .9, 1."""
+    bits = rng.integers(2, size=3)
+    entered = np.eye(2, dtype=bool)[bits]
+    params = tables(
+        obs=np.eye(3),
+        reward=np.where(entered, np.array([[0.0], [0.0], [1.0]]), 0.05),
+        next=np.where(entered, np.array([[1], [2], [2]]), np.arange(3)[:, None]),
+        terminated=~entered | np.array([[False], [False], [True]]),
+    )
+    first_wrong = np.full((3, 2), np.nan)
+    first_wrong[0] = best(1 - bits[0])
+    wrong = {"it settles for the small reward": Answer(np.array([0.05, np.nan, np.nan]), first_wrong)}
+    return Case(params, Answer(np.array([0.81, 0.9, 1.0]), best(bits)), wrong)
+
+
+@probe("AC", "the scaling of rewards: they may be divided, never shifted", **NORMALIZED)
+def will_to_live(rng: np.random.Generator) -> Case:
+    """One action ends the episode, the other goes on, up to a time limit of 5; every step pays r = +1 or r = -1.
+
+    Only the observation's constant is shown. At r = +1 going on is right, at r = -1 ending is. A reward whose mean is
+    taken off is 0 always, and has nothing to prefer.
+    """
+    r, ends = rng.choice([1.0, -1.0]), rng.integers(2)
+    terminated = np.arange(2) == ends
+    params = tables(
+        obs=[[0.0]] * 6,
+        reward=r,
+        next=[1, 2, 3, 4, 5, 5],
+        terminated=np.tile(terminated, (6, 1)),
+        truncated=np.where(terminated, False, (np.arange(6) == 4)[:, None]),
+    )
+    right = best([ends if r < 0 else 1 - ends] * 6)
+    wrong = {
+        "rewards are shifted: nothing is left to prefer": Answer(policy=np.full((6, 2), 0.5)),
+        "it learns the worst action: a sign is wrong": Answer(policy=1 - right),
+    }
+    return Case(params, Answer(policy=right), wrong)
+
+
+@probe("A", "the normalisation of observations, in training or at evaluation", tolerance=0.2, **NORMALIZED)
+def offset_obs(rng: np.random.Generator) -> Case:
+    """context_bandit with observations 1000 + .01 and 1000 - .01, to be normalised. Both are matched, V = 1."""
+    return a_bandit(two_contexts(rng), [[1000.01], [999.99]])
+
+
+@probe("AC", "the Gaussian policy: log-probability, sum over dimensions, axes", policy_tolerance=0.09)
+def continuous_target(rng: np.random.Generator) -> Case:
+    """Observations +1 and -1, one step, two dimensions, r = 1 - |a - a*(s)|^2. The mean ends at a*(s).
+
+    a*(s) = s (.6, -.2), with the sign and the order of dimensions drawn.
+    """
+    optimum = np.array([[1.0], [-1.0]]) * rng.permutation([0.6, -0.2]) * rng.choice([1.0, -1.0])
+    optimum = optimum.astype(np.float32)
+    params = Targets(
+        np.array([[1.0], [-1.0]], np.float32), optimum, np.zeros_like(optimum), np.float32(1), np.float32(1)
+    )
+    wrong = {
+        "the policy does not learn, or ignores the observation": Answer(policy=np.zeros((2, 2))),
+        "the dimensions are swapped": Answer(policy=optimum[:, ::-1]),
+        "contexts are swapped, or a sign is wrong": Answer(policy=-optimum),
+    }
+    return Case(params, Answer(policy=optimum), wrong)
+
+
+@probe("AC", "the clipping of actions to the Box", tolerance=0.15, policy_tolerance=0.2)
+def boundary(rng: np.random.Generator) -> Case:
+    """r = w(s) . a in the Box [-1, 1]^2, |w_1| + |w_2| = 1: the optimum is a corner, V -> 1.
+
+    The environment takes actions as they come: sent without being clipped they would earn more than 1.
+    """
+    slope = np.array([[1.0], [-1.0]]) * rng.permutation([0.6, -0.4]) * rng.choice([1.0, -1.0])
+    slope = slope.astype(np.float32)
+    params = Targets(np.array([[1.0], [-1.0]], np.float32), np.zeros_like(slope), slope, np.float32(0), np.float32(0))
+    wrong = {
+        "actions reach the environment unclipped": Answer(np.full(2, 2.0), np.sign(slope)),
+        "the policy does not learn": Answer(np.zeros(2), np.zeros((2, 2))),
+        "a sign is wrong": Answer(np.full(2, -1.0), -np.sign(slope)),
+    }
+    return Case(params, Answer(np.ones(2), np.sign(slope)), wrong)
+
+
+@probe(
+    "AQC",
+    "the path of images: layout, channels, scaling",
+    tolerance=0.15,
+    activation="relu",
+    learning_rate=2e-3,
+    updates=200,
+)
+def pixels(rng: np.random.Generator) -> Case:
+    """Images of 13 x 5 x 3 with one lit pixel of six; two actions; one step. The matching action pays 1, .4 or -.2 ...
+
+    ... by where the pixel is, the other one 1 less. V = the matching action's reward.
+    """
+    places = [(1, 1, 0), (1, 1, 2), (11, 1, 1), (1, 3, 0), (11, 3, 1), (6, 2, 2)]
+    obs = np.zeros((6, 13, 5, 3), np.uint8)
+    for i, place in enumerate(places):
+        obs[(i, *place)] = 255
+    match, top = rng.permutation([0, 1, 1, 0, 1, 0]), rng.permutation([1.0, 0.4, -0.2, 1.0, 0.4, -0.2])
+    reward = np.where(np.eye(2)[match] > 0, top[:, None], top[:, None] - 1)
+    params = tables(obs=obs, reward=reward, next=[1, 2, 3, 4, 5, 0], terminated=True, start=np.full(6, 1 / 6))
+    wrong = {
+        "images cannot be told apart": Answer(np.full(6, 0.0), np.full((6, 2), 0.5)),
+        "it learns the worst action: a sign is wrong": Answer(top - 1, best(1 - match)),
+    }
+    return Case(params, Answer(top, best(match)), wrong)
+
+
+@probe("Q", "the target network: it never moves, or too late", gamma=0.9, tolerance=0.018)
+def target_chain(rng: np.random.Generator) -> Case:
+    """Five states in a row, +1 at the end: V = gamma^4 ... 1 = .6561, .729, .81, .9, 1. Each sync carries it one state back."""
+    params = tables(obs=np.eye(5), reward=[0, 0, 0, 0, 1], next=[1, 2, 3, 4, 4], terminated=[0, 0, 0, 0, 1])
+    value = 0.9 ** np.arange(4, -1, -1.0)
+    frozen = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
+    return Case(params, Answer(value), {"the target network stays as it began": Answer(frozen)})
+
+
+@probe("Q", "the target network: it never moves, or too late", gamma=0.9, tolerance=0.9)
+def target_loop(rng: np.random.Generator) -> Case:
+    """One state that pays 1 and leads to itself, for ever: V = 1 / (1 - gamma) = 10."""
+    params = tables(obs=[[1.0]], reward=[1], next=[0])
+    return Case(params, Answer(np.array([10.0])), {"the target network stays as it began": Answer(np.array([1.0]))})
+
+
+@probe("Q", "the maximum in the Bellman equation", gamma=0.5, tolerance=0.1)
+def max_not_mean(rng: np.random.Generator) -> Case:
+    """s0 leads to s1, whose arms pay +1 and -1. Q(s0) = gamma max = .5; the mean over arms would give 0, the min -.5."""
+    arms = rng.permutation([1.0, -1.0])
+    params = tables(obs=[[-1.0], [1.0]], reward=[[0, 0], arms], next=[1, 1], terminated=[False, True])
+    policy = np.full((2, 2), np.nan)
+    policy[1] = best(arms.argmax())
+    wrong = {
+        "the mean over actions is taken for the maximum": Answer(np.array([0.0, 1.0])),
+        "the minimum over actions is taken for the maximum": Answer(np.array([-0.5, 1.0])),
+    }
+    return Case(params, Answer(np.array([0.5, 1.0]), policy), wrong)
+
+
+@probe("Q", "the replay buffer keeps what is old", tolerance=0.2)
+def phase_flip(rng: np.random.Generator) -> Case:
+    """bandit whose rewards change sign for good after 2,000 steps, counted over resets. Q is that of the new sign."""
+    before = two_contexts(rng)[:1]
+    params = tables(obs=[[0.0]], reward=before, next=[0], terminated=True, flip_at=2_000)
+    after = best(before.argmin(1))
+    wrong = {
+        "old transitions stay in the buffer": Answer(np.array([1.0]), best(before.argmax(1))),
+        "old and new transitions are mixed": Answer(np.array([0.0]), HALF),
+    }
+    return Case(params, Answer(np.array([1.0]), after), wrong)

@@ -1,15 +1,15 @@
 """Training an agent on the ladder, many seeds at once, and judging what it learned.
 
-The agent is known by its contract alone (rlref/README.md). Probes of equal shape train in one program: `vmap` over probe
-and seed, seeds sharded over all devices, with the tables and the agent's float settings as batched arguments.
+The agent is known by its contract alone (rlref/README.md). Probes of equal shape train in one program: `vmap` over
+probe and seed, seeds sharded over all devices, with the tables and the agent's float settings as batched arguments.
 """
 
+import collections
+import contextlib
 import dataclasses
 import itertools
 import math
-import traceback
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +20,11 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from probes import solve
-from probes.environments import Tables, Tabular, Target, Targets, tables
+from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
-from rlref.errors import UsageError
+from probes.oracles import ORACLES, Oracle, missing
+from rlref.agents import line_of, load_agent
+from rlref.errors import UsageError, nearest
 
 # num_envs and num_steps are different primes, and no dimension of an observation or an action above 1 is one of them:
 # an axis taken for another does not fit, or shows.
@@ -40,7 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "ent_coef": 0.0,
         "max_grad_norm": 0.5,
         "hidden_sizes": (16, 16),
-        "conv_layers": ((4, 3, 1),),
+        "conv_layers": ((8, 3, 1),),
         "activation": "tanh",
         "normalize_observations": False,
         "scale_rewards": False,
@@ -99,11 +101,40 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True)
+class Checked:
+    """How an oracle went: `fault` is '' if it found none, and None if it could not be asked, for the reason `why`."""
+
+    oracle: Oracle
+    fault: str | None
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Skipped:
     """A probe that the agent cannot be trained on."""
 
     probe: Probe
     why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the ladder found, in its order."""
+
+    agent: str
+    kind: str
+    oracles: list[Checked]
+    rungs: list[Result | Skipped]
+
+    @property
+    def failures(self) -> list[Checked | Result]:
+        """What failed, the first first."""
+        found: list[Checked | Result] = [checked for checked in self.oracles if checked.fault]
+        return found + [rung for rung in self.rungs if isinstance(rung, Result) and not rung.ok]
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
 
 
 def kind_of(module: ModuleType) -> str:
@@ -126,7 +157,6 @@ def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None
     if to.value is not None and kind != "C":
         wanted = to.value
         if kind == "Q":
-            assert isinstance(case.params, Tables)
             wanted = solve.action_values(case.params, to.value, probe.gamma)
         parts.append(_largest(answer.value, wanted) / probe.tolerance)
     if to.policy is not None:
@@ -149,20 +179,8 @@ def judge(probe: Probe, kind: str, seeds: range, cases: Sequence[Case], outcome:
     return dataclasses.replace(result, passed=np.array(passed))
 
 
-def probes_for(kind: str, only: Sequence[str] = ()) -> list[Probe]:
-    """The ladder of this kind of agent, in order; `only` those named. Raises UsageError for a name it has not."""
-    from rlref.errors import nearest
-
-    own = {name: p for name, p in LADDER.items() if kind in p.kinds}
-    for name in only:
-        if name not in own:
-            why = "is not for this kind of agent" if name in LADDER else "does not exist"
-            raise UsageError(f"the probe {name!r} {why}.{nearest(name, own)} There are: {', '.join(own)}")
-    return [p for name, p in own.items() if not only or name in only]
-
-
 def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
-    """The settings that the agent's Config has, of those the probe sets. Raises UsageError where it lacks a needed one."""
+    """Those settings of the probe that the agent's Config has. Raises UsageError where it lacks a needed one."""
     fields = {f.name for f in dataclasses.fields(module.Config)}
     wanted = {**SETTINGS[kind], "gamma": probe.gamma, **probe.settings}
     wanted["total_timesteps"] = probe.updates * wanted["num_envs"] * wanted["num_steps"]
@@ -173,7 +191,7 @@ def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
 
 
 def fill_up(case: Case, gamma: float, n: int) -> Any:
-    """A case's parameters in the common shape: unreachable states, zeros in observations, copies of the worst action."""
+    """A case's parameters in the common shape: with unreachable states, zeros, and copies of the worst action."""
     params = case.params
     if not fills_up(params):
         return params
@@ -213,6 +231,23 @@ def groups_of(probes: Sequence[Probe], kind: str, module: ModuleType) -> tuple[l
     return list(groups.values()), skipped
 
 
+def env_of(params: Any) -> Any:
+    """The environment whose parameters these are."""
+    return Tabular(params) if isinstance(params, Tables) else Target(params)
+
+
+def refusal(module: ModuleType, kind: str, one: Probe) -> str:
+    """Why the agent's `make` does not take a probe's spaces or settings; '' if it does."""
+    params = one.case(0).params
+    try:
+        module.make(module.Config(**settings_of(one, kind, module)), env_of(params), params)
+    except ValueError as error:
+        return str(error)
+    except Exception:  # training says what and where
+        return ""
+    return ""
+
+
 def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: range) -> list[Result]:
     """Train probes of equal shape and settings, all seeds of all of them in one program."""
     cases = [[one.case(seed) for seed in seeds] for one in probes]
@@ -220,10 +255,9 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     params = [[fill_up(case, one.gamma, n) for case in row] for one, row in zip(probes, cases, strict=True)]
     # Every leaf [probes, seeds, ...].
     stacked = jax.tree.map(lambda *x: np.stack(x), *[jax.tree.map(lambda *x: np.stack(x), *row) for row in params])
-    default = params[0][0]
-    env: Any = Tabular(default) if isinstance(default, Tables) else Target(default)
+    env = env_of(params[0][0])
     settings = [settings_of(one, kind, module) for one in probes]
-    configs = jax.tree.map(lambda *x: np.float32(x), *[module.Config(**s) for s in settings])
+    configs = jax.tree.map(lambda *x: np.array(x, np.float32), *[module.Config(**s) for s in settings])
 
     def one_seed(config: Any, params: Any, key: jax.Array) -> Any:
         return module.make(config, env, params).init(key)
@@ -259,14 +293,216 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     before, after = jax.device_get(jax.jit(program, in_shardings=shardings)(configs, stacked, keys))
 
     def outcome(answers: Any, row: int, params: Any) -> Outcome:
+        value: Any
+        policy: Any
         value, policy = (None if x is None else x[row, : len(seeds), : len(params.obs)] for x in answers)
-        if isinstance(params, Tables):
-            actions = params.reward.shape[1]
-            policy = policy[..., :actions]
-            value = value[..., :actions] if kind == "Q" else value
-        return Outcome(value, policy)
+        own = slice(params.reward.shape[1] if isinstance(params, Tables) else None)  # without what filled up
+        return Outcome(value[..., own] if kind == "Q" else value, policy[..., own])
 
     return [
         judge(one, kind, seeds, row, outcome(after, i, row[0].params), outcome(before, i, row[0].params))
         for i, (one, row) in enumerate(zip(probes, cases, strict=True))
     ]
+
+
+def run(
+    agent: str | ModuleType,
+    *,
+    only: Sequence[str] = (),
+    num_seeds: int = 64,
+    seed: int = 0,
+    watch: Callable[[str, list[Checked], list[Result | Skipped]], None] = lambda *_: None,
+) -> Report:
+    """Ask the oracles, then train the ladder, `num_seeds` seeds of every rung.
+
+    Args:
+      agent: a name, the path of a file that keeps the agent contract, or such a module.
+      only: names of oracles and rungs; without, all.
+      num_seeds: seeds per rung.
+      seed: the first seed's id; it draws signs, best arms and the agent's key.
+      watch: told what is being done, with what is known so far.
+
+    Raises UsageError, in one line, for a name that does not exist, and for a file without the contract or that raises.
+    """
+    module = load_agent(agent)
+    name = agent if isinstance(agent, str) else module.__name__
+    with named(name, module):
+        kind = kind_of(module)
+    own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
+    for wanted in only:
+        if wanted not in own:
+            why = "is not for this kind of agent" if wanted in LADDER or wanted in ORACLES else "does not exist"
+            raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
+    chosen = [x for n, x in own.items() if not only or n in only]
+
+    checked: list[Checked] = []
+    results: dict[str, Result | Skipped] = {}
+    for oracle in (x for x in chosen if isinstance(x, Oracle)):
+        watch(f"asking {oracle.name}", checked, [])
+        why = missing(oracle, module)
+        fault = None
+        if not why:
+            with named(name, module):
+                try:
+                    oracle.check(module)
+                    fault = ""
+                except AssertionError as found:
+                    fault = str(found).strip().splitlines()[0] if str(found).strip() else "an assertion fails"
+        checked.append(Checked(oracle, fault, why))
+    probes = [x for x in chosen if isinstance(x, Probe)]
+    groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
+    results |= {skip.probe.name: skip for skip in skipped}
+    for group in groups:
+        watch(f"training {', '.join(one.name for one in group)}", checked, in_order(results))
+        trained: Sequence[Result | Skipped]
+        if why := refusal(module, kind, group[0]):
+            trained = [Skipped(one, why) for one in group]
+        else:
+            with named(name, module):
+                trained = train_group(module, kind, group, range(seed, seed + num_seeds))
+        results |= {one.probe.name: one for one in trained}
+    watch("", checked, in_order(results))
+    return Report(name, kind, checked, in_order(results))
+
+
+def in_order(results: dict[str, Result | Skipped]) -> list[Result | Skipped]:
+    """Results in the ladder's order: programs end in another."""
+    return [results[name] for name in LADDER if name in results]
+
+
+@contextlib.contextmanager
+def named(agent: str, module: ModuleType) -> Iterator[None]:
+    """Turn what the agent's own code raises into one line that says where."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # the user's own code: anything can come
+        first = str(error).strip().splitlines() or [""]
+        where = f"{agent}, line {line_of(error, module.__file__) or '?'}"
+        raise UsageError(f"{where}: {type(error).__name__}: {first[0]}") from error
+
+
+def cause(report: Report, failure: Result) -> str:
+    """The known bug whose wrong answer is nearest to what a failing rung measured; '' if none is near.
+
+    Bugs of bootstrapping have wrong answers on several rungs, some of which coincide: all of these rungs are asked.
+    """
+    if failure.probe.fingerprints:
+        rungs = [r for r in report.rungs if isinstance(r, Result) and r.probe.fingerprints]
+        distances = {name: max(_distance(r, name) for r in rungs) for name in solve.WRONG}
+        near = min(distances, key=lambda name: distances[name])
+        return near if distances[near] <= 2 else ""
+    votes: collections.Counter[str] = collections.Counter()
+    for (case, answer), passed in zip(failure.rows(), failure.passed, strict=True):
+        if not passed:
+            wrong = failure.probe.wrong(case)
+            distance = {n: error(failure.probe, failure.kind, case, answer, to) for n, to in wrong.items()}
+            near = min(distance, key=lambda n: distance[n])
+            votes[near if distance[near] <= 2 else ""] += 1
+    return votes.most_common(1)[0][0]
+
+
+def _distance(result: Result, name: str) -> float:
+    """How far a rung is from what a bug of bootstrapping would give there, in tolerances; the median over seeds."""
+    distances = []
+    for case, answer in result.rows():
+        wrong = result.probe.wrong(case)
+        to = wrong.get(name)
+        if to is None:  # no trace of the bug on this rung, or values without bound
+            to = case.truth
+            if solve.diverges(case.params, result.probe.gamma, solve.WRONG[name]):
+                distances.append(0.0 if error(result.probe, result.kind, case, answer) > 4 else math.inf)
+                continue
+        distances.append(error(result.probe, result.kind, case, answer, to))
+    return float(np.median(distances))
+
+
+def numbers(x: np.ndarray, where: np.ndarray) -> str:
+    """A few numbers in brackets, those at which `where` is finite."""
+    kept = [f"{y:.3g}" for y in np.asarray(x, np.float64)[np.isfinite(where)]]
+    return f"({', '.join(kept[:8])}{', ...' if len(kept) > 8 else ''})"
+
+
+def expected_and_measured(result: Result) -> tuple[str, str]:
+    """Of the seed that is furthest off: what its truth is, and what it answers, where the truth says something."""
+    case, answer = list(result.rows())[result.worst]
+    pairs: list[tuple[str, np.ndarray, Any]] = []
+    if case.truth.value is not None and answer.value is not None:
+        to = case.truth.value
+        if result.kind == "Q":
+            to = solve.action_values(case.params, to, result.probe.gamma)
+        pairs.append(("Q" if result.kind == "Q" else "V", to, answer.value))
+    if case.truth.policy is not None:
+        name = "pi" if isinstance(case.params, Tables) else "mean"
+        pairs.append((name, case.truth.policy, answer.policy))
+    # What the truth leaves open is left out; what was measured as NaN is not.
+    shown = [(f"{n} {numbers(to, to)}", f"{n} {numbers(x, to)}") for n, to, x in pairs]
+    return " ".join(a for a, _ in shown), " ".join(b for _, b in shown)
+
+
+def verdict(report: Report) -> str:
+    """The outcome in one sentence."""
+    rungs = [r for r in report.rungs if isinstance(r, Result)]
+    open_ = len(report.oracles) + len(report.rungs) - len(rungs) - sum(c.fault is not None for c in report.oracles)
+    left = f"; {open_} not checked" if open_ else ""
+    if not report.failures:
+        seeds = ""
+        if rungs:
+            count = len(rungs[0].passed)
+            seeds = (
+                f", each rung on {count} of {count} seeds (a failure rate below {100 * rungs[0].bound:.1f} %, at 95 %)"
+            )
+        return f"PASS: {report.agent} answers every check right{seeds}{left}."
+    first = report.failures[0]
+    if isinstance(first, Checked):
+        return f"FAIL at {first.oracle.name}: look at {first.oracle.isolates}. {first.fault}."
+    expected, measured = expected_and_measured(first)
+    why = cause(report, first)
+    named_cause = f" That is what comes out if {why}." if why else ""
+    return (
+        f"FAIL at {first.probe.name}: look at {first.probe.isolates}. "
+        f"{int(first.passed.sum())} of {len(first.passed)} seeds pass; "
+        f"expected {expected}, measured {measured} (seed {first.seeds[first.worst]}).{named_cause}"
+    )
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
+    rungs = []
+    for rung in report.rungs:
+        about: dict[str, Any] = {"name": rung.probe.name, "isolates": rung.probe.isolates}
+        if isinstance(rung, Skipped):
+            rungs.append(about | {"status": "not checked", "why": rung.why})
+            continue
+        expected, measured = expected_and_measured(rung)
+        rungs.append(
+            about
+            | {
+                "status": "passed" if rung.ok else "failed",
+                "passed": int(rung.passed.sum()),
+                "seeds": len(rung.passed),
+                "failure_rate_below": rung.bound,
+                "expected": expected,
+                "measured": measured,
+                "cause": "" if rung.ok else cause(report, rung),
+            }
+        )
+    status = {None: "not checked", "": "passed"}
+    oracles = [
+        {
+            "name": c.oracle.name,
+            "isolates": c.oracle.isolates,
+            "status": status.get(c.fault, "failed"),
+            "why": c.fault or c.why,
+        }
+        for c in report.oracles
+    ]
+    return {
+        "agent": report.agent,
+        "kind": report.kind,
+        "ok": report.ok,
+        "oracles": oracles,
+        "rungs": rungs,
+        "verdict": verdict(report),
+    }

@@ -45,7 +45,7 @@ def tables(
     noise: float = 0.0,
     flip_at: int = NEVER,
 ) -> Tables:
-    """Tables from nested lists; entries per state are repeated over actions. `start`: a state, or probabilities `[n]`."""
+    """Tables from nested lists; entries per state are repeated over actions. `start`: a state, or `[n]` odds."""
     obs = np.asarray(obs)
     columns = [np.asarray(x) for x in (reward, next, terminated, truncated, after)]
     num_actions = max([x.shape[1] for x in columns if x.ndim == 2], default=1)

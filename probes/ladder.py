@@ -1,7 +1,7 @@
-"""The ladder: every probe, in order of dependence, with its truth, what it isolates, and the wrong answers it separates.
+"""The ladder: every probe, in order of dependence, with its truth, what it isolates, and the wrong answers to it.
 
-Jones 2021, "Debugging RL, Without the Agonizing Pain": environments so small that the right answer is known exactly, each
-adding one mechanism to the last, so that the first that fails says where the bug is.
+Jones 2021, "Debugging RL, Without the Agonizing Pain": environments so small that the right answer is known exactly,
+each adding one mechanism to the last, so that the first that fails says where the bug is.
 
 A probe is a function of a random generator, which draws what differs between seeds (signs, best arms), to a `Case`: an
 environment's parameters, the truth, and wrong answers by cause. Its docstring derives the truth.
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from probes import solve
-from probes.environments import Tables, Targets, tables
+from probes.environments import Targets, tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Answer:
 class Case:
     """A probe as one seed meets it."""
 
-    params: Tables | Targets
+    params: Any
+    """`Tables` or `Targets`"""
     truth: Answer
     wrong: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     """cause -> the answer that it leads to"""
@@ -71,7 +72,6 @@ class Probe:
         """Cause -> the wrong answer that it leads to."""
         found = dict(case.wrong)
         if self.fingerprints:
-            assert isinstance(case.params, Tables)
             policy = np.full(case.params.reward.shape, 1 / case.params.reward.shape[1])
             for cause, learner in solve.WRONG.items():
                 value = solve.state_values(case.params, policy, self.gamma, learner)
@@ -82,7 +82,7 @@ class Probe:
 
 LADDER: dict[str, Probe] = {}
 # Probes that look at a policy's or a value's exact size average over larger batches.
-LARGE_BATCH: dict[str, Any] = {"num_steps": 31, "num_minibatches": 1, "norm_adv": False, "learning_rate": 3e-3}
+LARGE_BATCH: dict[str, Any] = {"num_steps": 31, "norm_adv": False, "learning_rate": 4e-4}
 # Both at once, so that they train in one program; a constant observation does not see its normalisation.
 NORMALIZED: dict[str, Any] = {"normalize_observations": True, "scale_rewards": True}
 HALF = np.full((1, 2), 0.5)
@@ -117,7 +117,7 @@ def best(actions: Any, num_actions: int = 2) -> np.ndarray:
 
 
 def a_bandit(rewards: np.ndarray, obs: Any, scale: float = 1.0) -> Case:
-    """One step: state s, drawn evenly, pays `rewards[s, a]`. Each state's best reward is `scale`, its worst `-scale`."""
+    """One step: state s, drawn evenly, pays `scale * rewards[s, a]`; in each state the best is 1 and the worst -1."""
     n, num_actions = rewards.shape
     good, bad = best(rewards.argmax(1), num_actions), best(rewards.argmin(1), num_actions)
     params = tables(
@@ -203,8 +203,8 @@ def truncation_pair(rng: np.random.Generator) -> Case:
 def truncation_loop(rng: np.random.Generator) -> Case:
     """s0 pays -5 and leads to s1, which pays 1 and leads to itself; truncated after 5 steps, final observation s1's.
 
-    V(s1) = 1 + gamma V(s1) = 1 / (1 - .9) = 10, V(s0) = -5 + gamma V(s1) = 4. Without a trace (lambda 0) the wrong answers
-    do not depend on where a rollout is cut.
+    V(s1) = 1 + gamma V(s1) = 1 / (1 - .9) = 10, V(s0) = -5 + gamma V(s1) = 4. Without a trace (lambda 0) the
+    wrong answers do not depend on where a rollout is cut.
     """
     obs = [[-1.0], *[[1.0]] * 5]
     truncated = [False, False, False, False, True, False]
@@ -224,7 +224,9 @@ def context_bandit(rng: np.random.Generator) -> Case:
     return a_bandit(two_contexts(rng), [[1.0], [-1.0]])
 
 
-@probe("AQC", "the gather of the action taken, the axes, or minibatches", tolerance=0.09)
+@probe(
+    "AQC", "the gather of the action taken, the axes, or minibatches", tolerance=0.09, learning_rate=3e-3, updates=200
+)
 def table(rng: np.random.Generator) -> Case:
     """Three states, one-hot, drawn with .5, .3, .2; five actions; one step; 15 different rewards, columns drawn.
 
@@ -250,7 +252,7 @@ def table(rng: np.random.Generator) -> Case:
 
 @probe("AQ", "time and environment axes, or the order of a batch's fields", gamma=0.5, tolerance=0.06)
 def env_axis(rng: np.random.Generator) -> Case:
-    """An id of three, drawn at the reset, and the time of three are shown; the reward depends on both. V by summing back.
+    """One of three ids, drawn at the reset, and one of three times are shown; the reward depends on both.
 
     V(id, 2) = r(id, 2), V(id, t) = r(id, t) + gamma V(id, t + 1).
     """
@@ -289,7 +291,7 @@ def temptation(rng: np.random.Generator, obs: Any) -> Case:
 
 @probe("AC", "the trace, or the fitness, is not cut at the end of an episode")
 def reset_temptation(rng: np.random.Generator) -> Case:
-    """One step. One action pays .1; the other pays 0, but the NEXT episode then pays 1 more. The observation is constant.
+    """One step. One action pays .1; the other 0, but the NEXT episode then pays 1 more. The observation is constant.
 
     An episode's return does not contain the next one's reward, so the action that pays .1 is right. The two swap at
     random. The value cannot tell: it sees the mean of both kinds of episodes.
@@ -299,7 +301,7 @@ def reset_temptation(rng: np.random.Generator) -> Case:
 
 @probe("Q", "the bootstrap over a reset, where it tempts")
 def reset_temptation_visible(rng: np.random.Generator) -> Case:
-    """As reset_temptation, but the episode that pays 1 more can be seen: Q = r(s, a), for termination ends the value."""
+    """As reset_temptation, but the episode that pays 1 more can be seen: Q = r(s, a); termination ends the value."""
     case = temptation(rng, [[-1.0], [1.0]])
     return dataclasses.replace(case, truth=Answer(np.array([0.1, 1.1]), case.truth.policy))
 
@@ -350,13 +352,13 @@ def small_rewards(rng: np.random.Generator) -> Case:
     "AQC",
     "the size of rewards: large ones",
     tolerance=20.0,
-    **{**LARGE_BATCH, "learning_rate": 2e-2},
+    **{**LARGE_BATCH, "learning_rate": 1.5e-2},
     max_grad_norm=np.inf,
 )
 def large_rewards(rng: np.random.Generator) -> Case:
     """context_bandit with rewards of 100. The policy is the same, V = 100.
 
-    Without the clip of the gradient's norm: one that actor and critic share lets the value's gradient starve the policy's.
+    Without the clip of the gradient's norm: where actor and critic share it, the value's starves the policy's.
     """
     return a_bandit(two_contexts(rng), [[1.0], [-1.0]], scale=100.0)
 
@@ -395,7 +397,7 @@ def soft_bandit_2(rng: np.random.Generator) -> Case:
 
 @probe("AQC", "exploration", tolerance=0.15)
 def password(rng: np.random.Generator) -> Case:
-    """Three bits have to be entered; the last right one pays 1, a wrong one ends the episode with .05. V = .81, .9, 1."""
+    """Three bits to be entered; the last right one pays 1, a wrong one ends the episode with .05. V = .81, .9, 1."""
     bits = rng.integers(2, size=3)
     entered = np.eye(2, dtype=bool)[bits]
     params = tables(
@@ -410,12 +412,13 @@ def password(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([0.81, 0.9, 1.0]), best(bits)), wrong)
 
 
-@probe("AC", "the scaling of rewards: they may be divided, never shifted", **NORMALIZED)
+@probe("AC", "the scaling of rewards: they may be divided, never shifted", tolerance=0.24, **NORMALIZED)
 def will_to_live(rng: np.random.Generator) -> Case:
     """One action ends the episode, the other goes on, up to a time limit of 5; every step pays r = +1 or r = -1.
 
     Only the observation's constant is shown. At r = +1 going on is right, at r = -1 ending is. A reward whose mean is
-    taken off is 0 always, and has nothing to prefer.
+    taken off is 0 always, and has nothing to prefer. V, in the reward's own units: going on, V = 1 + gamma V = 10, for the
+    time limit does not end the value; ending at once, V = -1.
     """
     r, ends = rng.choice([1.0, -1.0]), rng.integers(2)
     terminated = np.arange(2) == ends
@@ -431,7 +434,7 @@ def will_to_live(rng: np.random.Generator) -> Case:
         "rewards are shifted: nothing is left to prefer": Answer(policy=np.full((6, 2), 0.5)),
         "it learns the worst action: a sign is wrong": Answer(policy=1 - right),
     }
-    return Case(params, Answer(policy=right), wrong)
+    return Case(params, Answer(np.full(6, 10.0 if r > 0 else -1.0), right), wrong)
 
 
 @probe("A", "the normalisation of observations, in training or at evaluation", tolerance=0.2, **NORMALIZED)
@@ -479,33 +482,36 @@ def boundary(rng: np.random.Generator) -> Case:
 @probe(
     "AQC",
     "the path of images: layout, channels, scaling",
-    tolerance=0.15,
-    activation="relu",
-    learning_rate=2e-3,
+    tolerance=0.12,
+    learning_rate=3e-3,
+    ent_coef=0.05,
     updates=200,
 )
 def pixels(rng: np.random.Generator) -> Case:
-    """Images of 13 x 5 x 3 with one lit pixel of six; two actions; one step. The matching action pays 1, .4 or -.2 ...
+    """Images of 13 x 3 x 5 with one lit pixel of six; two actions; one step.
 
-    ... by where the pixel is, the other one 1 less. V = the matching action's reward.
+    The matching action pays 1 or .5, by the place and the channel of the pixel, the other one -1 or -.5. V = 1 or .5.
     """
-    places = [(1, 1, 0), (1, 1, 2), (11, 1, 1), (1, 3, 0), (11, 3, 1), (6, 2, 2)]
-    obs = np.zeros((6, 13, 5, 3), np.uint8)
+    places = [(1, 1, 0), (1, 1, 4), (11, 1, 0), (1, 2, 0), (11, 2, 3), (6, 0, 2)]
+    obs = np.zeros((6, 13, 3, 5), np.uint8)
     for i, place in enumerate(places):
         obs[(i, *place)] = 255
-    match, top = rng.permutation([0, 1, 1, 0, 1, 0]), rng.permutation([1.0, 0.4, -0.2, 1.0, 0.4, -0.2])
-    reward = np.where(np.eye(2)[match] > 0, top[:, None], top[:, None] - 1)
+    match, top = rng.permutation([0, 1, 1, 0, 1, 0]), rng.permutation([1.0, 0.5, 1.0, 0.5, 1.0, 0.5])
+    reward = np.where(np.eye(2)[match] > 0, top[:, None], -top[:, None])
     params = tables(obs=obs, reward=reward, next=[1, 2, 3, 4, 5, 0], terminated=True, start=np.full(6, 1 / 6))
     wrong = {
         "images cannot be told apart": Answer(np.full(6, 0.0), np.full((6, 2), 0.5)),
-        "it learns the worst action: a sign is wrong": Answer(top - 1, best(1 - match)),
+        "it learns the worst action: a sign is wrong": Answer(-top, best(1 - match)),
     }
     return Case(params, Answer(top, best(match)), wrong)
 
 
 @probe("Q", "the target network: it never moves, or too late", gamma=0.9, tolerance=0.018)
 def target_chain(rng: np.random.Generator) -> Case:
-    """Five states in a row, +1 at the end: V = gamma^4 ... 1 = .6561, .729, .81, .9, 1. Each sync carries it one state back."""
+    """Five states in a row, +1 at the end: V = gamma^4 ... 1 = .6561, .729, .81, .9, 1.
+
+    Each sync of the target carries the reward one state back.
+    """
     params = tables(obs=np.eye(5), reward=[0, 0, 0, 0, 1], next=[1, 2, 3, 4, 4], terminated=[0, 0, 0, 0, 1])
     value = 0.9 ** np.arange(4, -1, -1.0)
     frozen = np.array([0.0, 0.0, 0.0, 0.0, 1.0])
@@ -521,7 +527,7 @@ def target_loop(rng: np.random.Generator) -> Case:
 
 @probe("Q", "the maximum in the Bellman equation", gamma=0.5, tolerance=0.1)
 def max_not_mean(rng: np.random.Generator) -> Case:
-    """s0 leads to s1, whose arms pay +1 and -1. Q(s0) = gamma max = .5; the mean over arms would give 0, the min -.5."""
+    """s0 leads to s1, whose arms pay +1 and -1. Q(s0) = gamma max = .5; the mean would give 0, the minimum -.5."""
     arms = rng.permutation([1.0, -1.0])
     params = tables(obs=[[-1.0], [1.0]], reward=[[0, 0], arms], next=[1, 1], terminated=[False, True])
     policy = np.full((2, 2), np.nan)

@@ -75,6 +75,11 @@ def state_values(tables: Tables, policy: np.ndarray, gamma: float, learner: Lear
     return member @ np.linalg.solve(np.eye(len(reward)) - bootstrap, reward)
 
 
+def diverges(tables: Tables, gamma: float, learner: Learner) -> bool:
+    """Whether a learner's values grow without bound, under the uniform policy."""
+    return state_values(tables, np.full(tables.reward.shape, 1 / tables.reward.shape[1]), gamma, learner) is None
+
+
 def _visits(chain: np.ndarray, start: np.ndarray) -> np.ndarray:
     """How often each state is visited in the long run, for a chain `[n, n]` begun at `start`; periodic ones too."""
     total, at = np.zeros(len(start)), start.astype(np.float64)

@@ -51,7 +51,7 @@ def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
             del sys.modules[path.stem]
         else:
             sys.modules[path.stem] = previous
-        raise UsageError(f"{agent}, line {_line(error, path)}: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{agent}, line {line_of(error, path) or '?'}: {type(error).__name__}: {error}") from error
     return _checked(module, agent)
 
 
@@ -66,9 +66,12 @@ def _checked(module: ModuleType, agent: str) -> ModuleType:
     return module
 
 
-def _line(error: Exception, path: Path) -> int | str:
-    """The line of `path` that `error` came from."""
+def line_of(error: Exception, path: str | Path | None) -> int | None:
+    """The line of the file `path` that `error` came from; None if it came from elsewhere."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return error.lineno
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == path.resolve()]
-    return (frames[-1].lineno or "?") if frames else "?"
+    if path is None:
+        return None
+    here = Path(path).resolve()
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == here]
+    return frames[-1].lineno if frames else None

@@ -1,6 +1,7 @@
-"""The command line: `rlref train | envs`.
+"""The command line: `rlref train | probe | envs`.
 
-Exit codes: 0 good, 1 a failure was found (a seed became non-finite), 2 wrong usage, 130 stopped by Ctrl-C.
+Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed), 2 wrong usage, 130 stopped by
+Ctrl-C.
 """
 
 import argparse
@@ -28,6 +29,7 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
   rlref train ppo --env-id Acrobot-v1    another environment
   rlref train ./my_ppo.py                your own copy of an agent
   rlref train ppo --help                 every setting
+  rlref probe ./my_ppo.py                whether an agent is right, and if not, which part is wrong
 """
 
 
@@ -39,6 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="train an agent over many seeds", add_help=False)
     train.add_argument("agent", nargs="?")
+    probing = commands.add_parser("probe", help="check an agent against environments whose answers are known")
+    probing.add_argument("agent", help="ppo, or a file such as ./my_ppo.py")
+    probing.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated"
+    )
+    probing.add_argument("--num-seeds", type=int, default=64, help="seeds per probe (default: 64)")
+    probing.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")
+    probing.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     listing = commands.add_parser("envs", help="list the environments that can be trained")
     listing.add_argument("--json", action="store_true", help="print JSON")
     options, rest = parser.parse_known_args(arguments)
@@ -47,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return train_command(options.agent, rest)
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        if options.command == "probe":
+            return probe_command(options)
         return envs_command(options.json)
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
@@ -250,6 +262,55 @@ def print_summary(run: "Run") -> None:
         console.print(f"[red]{where}[/red]; the others trained on")
     if run.path:
         console.print(f"written to {run.path}; from Python: rlref.load({str(run.path)!r})")
+
+
+def probe_command(options: argparse.Namespace) -> int:
+    """`rlref probe AGENT`."""
+    for name, value, least in (("num-seeds", options.num_seeds, 1), ("seed", options.seed, 0)):
+        if value < least:
+            raise UsageError(f"--{name} is {value}; it must be at least {least}")
+    from probes import check
+
+    if options.json:
+        report = check.run(options.agent, only=options.only, num_seeds=options.num_seeds, seed=options.seed)
+        print(json.dumps(check.to_json(report), indent=1))
+        return 0 if report.ok else 1
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    with Live(console=Console(stderr=True, highlight=False), transient=True) as live:
+
+        def watch(doing: str, oracles: list[Any], rungs: list[Any]) -> None:
+            live.update(Group(probe_table(oracles, rungs), Spinner("dots", doing)))
+
+        report = check.run(
+            options.agent, only=options.only, num_seeds=options.num_seeds, seed=options.seed, watch=watch
+        )
+    console = Console(highlight=False)
+    console.print(probe_table(report.oracles, report.rungs))
+    console.print(check.verdict(report), style="green" if report.ok else "red", soft_wrap=True)
+    return 0 if report.ok else 1
+
+
+def probe_table(oracles: list[Any], rungs: list[Any]) -> Any:
+    """One line per check."""
+    from rich.table import Table
+
+    from probes import check
+
+    table = Table("check", "isolates", "result", box=None)
+    for one in oracles:
+        result = f"not checked: {one.why}" if one.fault is None else "[red]wrong[/red]" if one.fault else "right"
+        table.add_row(one.oracle.name, one.oracle.isolates, result)
+    for rung in rungs:
+        if isinstance(rung, check.Skipped):
+            result = f"not checked: {rung.why}"
+        else:
+            counted = f"{int(rung.passed.sum())} of {len(rung.passed)}"
+            result = counted if rung.ok else f"[red]{counted}[/red]"
+        table.add_row(rung.probe.name, rung.probe.isolates, result)
+    return table
 
 
 def envs_command(as_json: bool) -> int:

@@ -658,6 +658,20 @@ def check(config: Config) -> None:
         require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
 
 
+def make_task(config: Config, env: Any, env_params: Any) -> Task:
+    """The network and the optimiser for an environment's spaces."""
+    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
+    network = Network(
+        num_outputs=action_space.n if is_discrete(action_space) else math.prod(action_space.shape),
+        discrete=is_discrete(action_space),
+        hidden_sizes=config.hidden_sizes,
+        activation=config.activation,
+        conv_layers=config.conv_layers,
+    )
+    optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps))
+    return Task(config, env, env_params, obs_space, action_space, network, optimizer)
+
+
 def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     """Build the agent for an environment of gymnax >= 1.0; without `env`, for the gymnax id in `config.env_id`.
 
@@ -679,15 +693,7 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
             size = (size - kernel) // stride + 1
         if size < 1:
             raise ValueError(f"conv_layers {config.conv_layers} leave nothing of images of shape {obs_space.shape}")
-    network = Network(
-        num_outputs=action_space.n if is_discrete(action_space) else math.prod(action_space.shape),
-        discrete=is_discrete(action_space),
-        hidden_sizes=config.hidden_sizes,
-        activation=config.activation,
-        conv_layers=config.conv_layers,
-    )
-    optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps))
-    task = Task(config, env, env_params, obs_space, action_space, network, optimizer)
+    task = make_task(config, env, env_params)
     steps_per_update = config.num_envs * config.num_steps
     num_updates = config.total_timesteps // steps_per_update
 

@@ -1,0 +1,315 @@
+"""Do the probes catch planted bugs, and name the right component?
+
+    python scripts/mutants.py              every bug; about 25 minutes on two cores
+    python scripts/mutants.py gamma clip   those whose name contains one of the words
+
+Plants each bug of PPO, one at a time, in a copy of rlref/ppo.py, asks the oracles and trains the ladder with 16 seeds, until
+the first program with a failing rung. Writes scripts/results/mutants.json and mutants.md. The bugs are of a kind that public
+code has really had; each is a replacement of text that must occur exactly once.
+
+"Localised" means that the first failing check is one of those that belong to the component which the bug is in.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE.parent / "rlref" / "ppo.py"
+SEEDS = 16
+TIME_LIMIT = 400
+
+
+class Mutant(NamedTuple):
+    """One bug."""
+
+    name: str
+    old: str
+    new: str
+    belongs: str
+    """the checks of the component it is in, oracles and rungs"""
+    equivalent: bool = False
+    """whether it is no bug on these probes, declared beforehand and not counted"""
+
+
+VALUES = "constant obs_value"
+POLICY = "bandit context_bandit table surrogate"
+MUTANTS = [
+    Mutant("advantage sign", "    advantage = batch.advantage\n", "    advantage = -batch.advantage\n", POLICY),
+    Mutant("policy loss not negated", "policy_loss = -jnp.minimum", "policy_loss = jnp.minimum", POLICY),
+    Mutant(
+        "ratio exp(old - new)",
+        "log_ratio = policy.log_prob(batch.action) - batch.log_prob",
+        "log_ratio = batch.log_prob - policy.log_prob(batch.action)",
+        POLICY,
+    ),
+    Mutant(
+        "old log-prob recomputed",
+        "log_ratio = policy.log_prob(batch.action) - batch.log_prob",
+        "log_ratio = policy.log_prob(batch.action) - jax.lax.stop_gradient(policy.log_prob(batch.action))",
+        "first_ratio " + POLICY,
+    ),
+    Mutant(
+        "log-prob of another sample",
+        "log_prob = policy.log_prob(action)\n",
+        "log_prob = policy.log_prob(jnp.roll(action, 1, axis=0))\n",
+        "first_ratio " + POLICY,
+    ),
+    Mutant(
+        "Gaussian log-prob not summed over dimensions",
+        "return jnp.sum(-0.5 * z**2",
+        "return jnp.mean(-0.5 * z**2",
+        "gaussian continuous_target",
+    ),
+    Mutant(
+        "(N, 1) - (N) in the value loss",
+        "squared_error = (value - batch.target) ** 2",
+        "squared_error = (value[:, None] - batch.target) ** 2",
+        "surrogate " + VALUES,
+    ),
+    Mutant(
+        "(N, 1) - (N) in the policy loss",
+        "jnp.minimum(ratio * advantage, clipped_ratio * advantage)",
+        "jnp.minimum(ratio[:, None] * advantage, clipped_ratio[:, None] * advantage)",
+        POLICY,
+    ),
+    Mutant("max for min in the clip", "-jnp.minimum(ratio", "-jnp.maximum(ratio", "surrogate"),
+    Mutant("min for max in the value clip", "squared_error = jnp.maximum", "squared_error = jnp.minimum", "surrogate"),
+    Mutant("entropy sign", "- config.ent_coef *", "+ config.ent_coef *", "surrogate soft_bandit_1 soft_bandit_2"),
+    Mutant("entropy bonus missing", "- config.ent_coef *", "- 0.0 *", "surrogate soft_bandit_1 soft_bandit_2"),
+    Mutant(
+        "entropy over the wrong axis",
+        "return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=-1)",
+        "return -jnp.sum(jnp.exp(self.log_probs) * self.log_probs, axis=0)",
+        "categorical soft_bandit_1 soft_bandit_2",
+    ),
+    Mutant(
+        "bootstrap through termination",
+        "gamma * jnp.where(terminated, 0.0, next_value)",
+        "gamma * next_value",
+        "advantages discount reset_leak truncation_pair constant obs_value",
+    ),
+    Mutant(
+        "no bootstrap at truncation",
+        "gamma * jnp.where(terminated, 0.0, next_value)",
+        "gamma * jnp.where(terminated | truncated, 0.0, next_value)",
+        "advantages truncation_pair truncation_loop",
+    ),
+    Mutant(
+        "bootstrap from the reset observation",
+        'info["final_observation"], terminated | truncated',
+        "next_obs, terminated | truncated",
+        "truncation_pair truncation_loop",
+    ),
+    Mutant("gamma missing", "delta = reward + gamma *", "delta = reward +", "advantages discount"),
+    Mutant("gamma twice", "delta = reward + gamma *", "delta = reward + gamma**2 *", "advantages discount"),
+    Mutant("lambda 0", "trace = gamma * gae_lambda *", "trace = gamma * 0.0 *", "advantages delayed_credit"),
+    Mutant(
+        "trace not cut at the end of an episode",
+        "jnp.where(terminated | truncated, 0.0, 1.0)",
+        "jnp.ones_like(delta)",
+        "advantages reset_leak reset_temptation",
+    ),
+    Mutant(
+        "last value 0 at the rollout's end",
+        "    advantage = gae(reward, value, next_value,",
+        "    advantage = gae(reward, value, next_value.at[-1].set(0.0),",
+        "discount truncation_pair truncation_loop known_metrics",
+    ),
+    Mutant("targets without values", "target = advantage + value", "target = advantage", VALUES + " known_metrics"),
+    Mutant(
+        "stop-gradient missing on targets",
+        "squared_error = (value - batch.target) ** 2",
+        "squared_error = (value - (batch.advantage + value)) ** 2",
+        "surrogate every_parameter_moves " + VALUES,
+    ),
+    Mutant(
+        "advantage normalised over the wrong axis",
+        "batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, target))",
+        "advantage = (advantage - advantage.mean(1, keepdims=True)) / (advantage.std(1, keepdims=True) + 1e-8)\n"
+        "    batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, target))",
+        "known_metrics delayed_credit large_rewards soft_bandit_1 soft_bandit_2",
+    ),
+    Mutant(
+        "time and environment axes swapped for advantages",
+        "rollout.log_prob, value, advantage, target))",
+        "rollout.log_prob, value, advantage.T, target))",
+        "table env_axis " + POLICY,
+    ),
+    Mutant(
+        "time and environment axes swapped for targets",
+        "rollout.log_prob, value, advantage, target))",
+        "rollout.log_prob, value, advantage, target.T))",
+        "env_axis " + VALUES,
+    ),
+    Mutant(
+        "observations and advantages shuffled apart",
+        "minibatch = jax.tree.map(lambda x: x[index], batch)",
+        "minibatch = jax.tree.map(lambda x: x[index], batch)._replace(obs=batch.obs[jnp.roll(index, 1)])",
+        "first_ratio obs_value context_bandit table",
+    ),
+    Mutant("learning-rate schedule inverted", "(1 - step / num_updates)", "(step / num_updates)", "schedule"),
+    Mutant(
+        "observation statistics not applied at evaluation",
+        "distribution, _ = forward(task, state.params, state.obs_moments, obs[None])",
+        "distribution, _ = forward(task, state.params, None, obs[None])",
+        "offset_obs",
+    ),
+    Mutant("variance taken for the mean", "(x - moments.mean)", "(x - moments.variance)", "offset_obs"),
+    Mutant(
+        "rewards shifted by their mean",
+        "reward, ended = rollout.reward, rollout",
+        "reward, ended = rollout.reward - rollout.reward.mean(), rollout",
+        "known_metrics will_to_live " + VALUES,
+    ),
+    Mutant(
+        "scaled rewards shifted by their mean",
+        "reward = jnp.clip(reward / reward_scale(moments)",
+        "reward = jnp.clip((reward - reward.mean()) / reward_scale(moments)",
+        "will_to_live",
+    ),
+    Mutant(
+        "value left in scaled units",
+        "return value[0] * reward_scale(state.return_moments)",
+        "return value[0]",
+        "will_to_live",
+    ),
+    Mutant(
+        "actions reach the environment unclipped",
+        "return jnp.clip(action.reshape(action.shape[0], *space.shape), space.low, space.high).astype(space.dtype)",
+        "return action.reshape(action.shape[0], *space.shape).astype(space.dtype)",
+        "boundary",
+    ),
+    Mutant(
+        "key reused across environments",
+        "jax.random.split(key_env, shape)",
+        "jnp.broadcast_to(jax.random.split(key_env, (shape[0], 1)), shape)",
+        "fresh_randomness",
+    ),
+    Mutant(
+        "key not advanced in the scan",
+        "jax.random.split(key_env, shape)",
+        "jnp.broadcast_to(jax.random.split(key_env, (1, shape[1])), shape)",
+        "fresh_randomness",
+    ),
+    Mutant(
+        "key not advanced between updates",
+        "collect(task, replace(state, key=key), key_collect)",
+        "collect(task, state, key_collect)",
+        "fresh_randomness",
+    ),
+    Mutant("episode return not reset", "jnp.where(ended, 0.0, total)", "total", "episode_metrics"),
+    Mutant(
+        "metric averaged over the wrong axis",
+        '"kl": part.policy.kl(policy).mean()',
+        '"kl": part.policy.kl(policy).sum()',
+        "known_metrics",
+    ),
+    Mutant("gradient clip removed", "optax.clip_by_global_norm(config.max_grad_norm)", "optax.identity()", "", True),
+    Mutant("advantage normalisation removed", "    if config.norm_adv:\n", "    if False:\n", "", True),
+    Mutant("Adam's epsilon", "eps=config.adam_eps", "eps=1e-8", "", True),
+]
+
+
+def worker(path: str) -> dict[str, Any]:
+    """What the checks say of a file: the first oracle and the first rung that fail, and how each is explained."""
+    from probes import check
+    from probes.ladder import LADDER
+    from probes.oracles import ORACLES
+    from rlref.agents import load_agent
+
+    report = check.run(path, only=list(ORACLES), num_seeds=SEEDS)
+    found: dict[str, Any] = {"oracles": [c.oracle.name for c in report.oracles if c.fault]}
+    found |= {"oracle_says": next((c.fault for c in report.oracles if c.fault), ""), "rungs": [], "cause": ""}
+    groups, _ = check.groups_of([p for p in LADDER.values() if "A" in p.kinds], "A", load_agent(path))
+    done: list[Any] = []
+    for group in groups:
+        trained = check.run(path, only=[p.name for p in group], num_seeds=SEEDS)
+        done += trained.rungs
+        if trained.failures:
+            so_far = check.Report(path, "A", [], done)
+            found["rungs"] = [r.probe.name for r in trained.rungs if isinstance(r, check.Result) and not r.ok]
+            first = trained.failures[0]
+            assert isinstance(first, check.Result)
+            found["cause"] = check.cause(so_far, first)
+            break
+    return found
+
+
+def run(mutant: Mutant, folder: Path) -> dict[str, Any]:
+    source = SOURCE.read_text()
+    assert source.count(mutant.old) == 1, f"{mutant.name}: its text occurs {source.count(mutant.old)} times"
+    path = folder / "planted.py"
+    path.write_text(source.replace(mutant.old, mutant.new))
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False)
+        last = done.stdout.strip().splitlines()[-1:]
+        found = json.loads(last[0]) if last else {}
+        if done.returncode:
+            found = {"oracles": ["(it does not run)"], "oracle_says": done.stderr.strip().splitlines()[-1], "rungs": []}
+    except subprocess.TimeoutExpired:
+        found = {"oracles": ["(it hangs)"], "oracle_says": "", "rungs": []}
+    belongs = set(mutant.belongs.split())
+    first = (found["oracles"] or found["rungs"] or [""])[0]
+    first_rung = (found["rungs"] or [""])[0]
+    return {
+        "bug": mutant.name,
+        "equivalent": mutant.equivalent,
+        **found,
+        "first": first,
+        "localised": first in belongs,
+        "first_rung": first_rung,
+        "rung_localised": first_rung in belongs,
+    }
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    counted = [r for r in results if not r["equivalent"]]
+    caught = [r for r in counted if r["first"]]
+    rungs = [r for r in counted if r["first_rung"]]
+    lines = [
+        "| bug | first failing check | right component | first failing rung | right component | cause it names |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        name = r["bug"] + (" (equivalent here, not counted)" if r["equivalent"] else "")
+        marks = [
+            ("yes" if r[k] else "no") if r[f] else ""
+            for f, k in (("first", "localised"), ("first_rung", "rung_localised"))
+        ]
+        first, rung = r["first"] or "not caught", r["first_rung"] or "not caught"
+        lines.append(f"| {name} | {first} | {marks[0]} | {rung} | {marks[1]} | {r.get('cause', '')} |")
+    lines += [
+        "",
+        f"Caught {len(caught)} of {len(counted)}, of these localised {sum(r['localised'] for r in caught)}; by oracles "
+        f"{sum(bool(r['oracles']) for r in counted)}, by trained rungs {len(rungs)}, of these localised "
+        f"{sum(r['rung_localised'] for r in rungs)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--worker"]:
+        print(json.dumps(worker(sys.argv[2])))
+        return
+    words = sys.argv[1:]
+    chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for mutant in chosen:
+            results.append(run(mutant, Path(folder)))
+            print(
+                f"{mutant.name}: {results[-1]['first'] or 'not caught'}; rung {results[-1]['first_rung']}", flush=True
+            )
+    print(table(results))
+    if not words:
+        (HERE / "results" / "mutants.json").write_text(json.dumps(results, indent=1) + "\n")
+        (HERE / "results" / "mutants.md").write_text(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -417,8 +417,8 @@ def will_to_live(rng: np.random.Generator) -> Case:
     """One action ends the episode, the other goes on, up to a time limit of 5; every step pays r = +1 or r = -1.
 
     Only the observation's constant is shown. At r = +1 going on is right, at r = -1 ending is. A reward whose mean is
-    taken off is 0 always, and has nothing to prefer. V, in the reward's own units: going on, V = 1 + gamma V = 10, for the
-    time limit does not end the value; ending at once, V = -1.
+    taken off is 0 always, and has nothing to prefer. V, in the reward's own units: going on, V = 1 + gamma V = 10,
+    for the time limit does not end the value; ending at once, V = -1.
     """
     r, ends = rng.choice([1.0, -1.0]), rng.integers(2)
     terminated = np.arange(2) == ends

@@ -3,9 +3,9 @@
     python scripts/mutants.py              every bug; about 25 minutes on two cores
     python scripts/mutants.py gamma clip   those whose name contains one of the words
 
-Plants each bug of PPO, one at a time, in a copy of rlref/ppo.py, asks the oracles and trains the ladder with 16 seeds, until
-the first program with a failing rung. Writes scripts/results/mutants.json and mutants.md. The bugs are of a kind that public
-code has really had; each is a replacement of text that must occur exactly once.
+Plants each bug of PPO, one at a time, in a copy of rlref/ppo.py, asks the oracles and trains the ladder with 16 seeds,
+until the first program with a failing rung. Writes scripts/results/mutants.json and mutants.md. The bugs are of a kind
+that public code has really had; each is a replacement of text that must occur exactly once.
 
 "Localised" means that the first failing check is one of those that belong to the component which the bug is in.
 """

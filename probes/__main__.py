@@ -1,0 +1,66 @@
+"""`python -m probes` prints the tables of probes/README.md, made from the code."""
+
+import inspect
+
+import numpy as np
+
+from probes import solve
+from probes.check import error, numbers
+from probes.ladder import LADDER, Answer
+from probes.oracles import ORACLES
+
+KINDS = {"A": "PPO", "Q": "DQN", "C": "CEM"}
+
+
+def main() -> None:
+    print("| oracle | for | what must hold | component | functions of the file |")
+    print("|---|---|---|---|---|")
+    for oracle in ORACLES.values():
+        needs = ", ".join(f"`{name}({', '.join(fields)})`" for name, fields in oracle.needs.items())
+        doc = " ".join((oracle.check.__doc__ or "").split())
+        print(
+            f"| `{oracle.name}` | {kinds(oracle.kinds)} | {doc} | {oracle.isolates} | {needs or 'the contract alone'} |"
+        )
+    print("\n| probe | for | task and truth | component | gamma | tolerance | wrong answers it separates |")
+    print("|---|---|---|---|---|---|---|")
+    for probe in LADDER.values():
+        case = probe.case(0)
+        doc = " ".join((inspect.getdoc(probe.make) or "").split())
+        tolerances = [f"{probe.tolerance:g}"] if case.truth.value is not None else []
+        tolerances += [f"policy {probe.policy_tolerance:g}"] if case.truth.policy is not None else []
+        causes = "below" if probe.fingerprints else "; ".join(f"{c} {shown(a)}" for c, a in probe.wrong(case).items())
+        print(
+            f"| `{probe.name}` | {kinds(probe.kinds)} | {doc} | {probe.isolates} | {probe.gamma:g} | "
+            f"{', '.join(tolerances)} | {causes} |"
+        )
+    rungs = [probe for probe in LADDER.values() if probe.fingerprints]
+    print("\n| what the learner does wrong | " + " | ".join(f"`{p.name}`" for p in rungs) + " |")
+    print("|---|" + "---|" * len(rungs))
+    for name, learner in {"nothing": solve.RIGHT, **solve.WRONG}.items():
+        cells = []
+        for probe in rungs:
+            case = probe.case(0)
+            value = solve.state_values(case.params, np.ones_like(case.params.reward), probe.gamma, learner)
+            if value is None:
+                cells.append("diverges")
+            elif name != "nothing" and error(probe, "A", case, Answer(value)) < 1e-3:
+                cells.append("same")
+            else:
+                cells.append(numbers(value[:2], value[:2])[1:-1])
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def kinds(letters: str) -> str:
+    return ", ".join(KINDS[letter] for letter in letters)
+
+
+def shown(answer: Answer) -> str:
+    """A wrong answer in numbers, as seed 0 would meet it."""
+    parts = [] if answer.value is None else [f"V {numbers(answer.value, answer.value)}"]
+    if answer.policy is not None:
+        parts.append(f"policy {numbers(answer.policy, answer.policy)}")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    main()

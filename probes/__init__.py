@@ -1,14 +1,16 @@
 """Probe environments: tasks so small that the right answer is known exactly, and checks of agents against it.
 
     rlref probe ./my_ppo.py                          an agent that keeps rlref's contract
-    gymnasium.make("rlref/Discount-v0")              the same environments for any other agent, and
-    probes.check_values("discount", value_fn)        its values and policy beside the truth
+    gymnasium.make("rlref/Discount-v0")              after `import probes`: the same environments for any other agent
+    probes.check_values("discount", value_fn)        its values, or its policy, beside the truth
 
 probes/README.md has the ladder.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from probes import registration
 
 if TYPE_CHECKING:
     from probes.check import run as run
@@ -26,8 +28,11 @@ _HOME = {
 }
 
 
+registration.register()
+
+
 def __getattr__(name: str) -> Any:
-    # Late: gymnasium imports this package when it is imported itself.
+    # Late, for jax takes a while to import.
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'probes' has no attribute {name!r}")

@@ -17,7 +17,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     for oracle in ORACLES.values():
         needs = ", ".join(f"`{name}({', '.join(fields)})`" for name, fields in oracle.needs.items())
-        doc = " ".join((oracle.check.__doc__ or "").split())
+        doc = one_line(oracle.check)
         print(
             f"| `{oracle.name}` | {kinds(oracle.kinds)} | {doc} | {oracle.isolates} | {needs or 'the contract alone'} |"
         )
@@ -25,7 +25,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for probe in LADDER.values():
         case = probe.case(0)
-        doc = " ".join((inspect.getdoc(probe.make) or "").split())
+        doc = one_line(probe.make)
         tolerances = [f"{probe.tolerance:g}"] if case.truth.value is not None else []
         tolerances += [f"policy {probe.policy_tolerance:g}"] if case.truth.policy is not None else []
         causes = "below" if probe.fingerprints else "; ".join(f"{c} {shown(a)}" for c, a in probe.wrong(case).items())
@@ -48,6 +48,11 @@ def main() -> None:
             else:
                 cells.append(numbers(value[:2], value[:2])[1:-1])
         print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def one_line(function: object) -> str:
+    """A docstring as a table's cell."""
+    return " ".join((inspect.getdoc(function) or "").split()).replace("|", "\\|")
 
 
 def kinds(letters: str) -> str:

@@ -40,8 +40,6 @@ class Case:
     truth: Answer
     wrong: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     """cause -> the answer that it leads to"""
-    asserted: np.ndarray | None = None
-    """`[n]` bool, the states whose answers are compared; None: all"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +170,7 @@ def obs_value(rng: np.random.Generator) -> Case:
     return Case(params, Answer(r), wrong)
 
 
-@probe("AQ", "discounting, and bootstrapping from the next state", gamma=0.5, tolerance=0.08, fingerprints=True)
+@probe("AQ", "discounting, and bootstrapping from the next state", gamma=0.5, tolerance=0.06, fingerprints=True)
 def discount(rng: np.random.Generator) -> Case:
     """0 -> 1 -> end, rewards 0 and 1; the final observation is 1's. V(1) = 1, V(0) = gamma V(1) = .5."""
     params = tables(obs=[[0.0], [1.0]], reward=[0, 1], next=[1, 1], terminated=[False, True])

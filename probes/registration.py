@@ -1,7 +1,9 @@
-"""The names under which gymnasium knows the probes: `gymnasium.make("rlref/Discount-v0")`.
+"""The names under which gymnasium knows the probes once `probes` is imported: `gymnasium.make("rlref/Discount-v0")`.
 
-gymnasium calls `register` when it is imported, through the entry point in pyproject.toml; so this file imports nothing.
+They stand here, and not only in the ladder, so that `import probes` need not wait for jax.
 """
+
+import gymnasium
 
 NAMES = (
     "constant",
@@ -42,8 +44,5 @@ def gym_id(name: str) -> str:
 
 def register() -> None:
     """Tell gymnasium of every probe."""
-    import gymnasium
-
     for name in NAMES:
-        if gym_id(name) not in gymnasium.registry:
-            gymnasium.register(gym_id(name), entry_point="probes.gym:ProbeEnv", kwargs={"name": name})
+        gymnasium.register(gym_id(name), entry_point="probes.gym:ProbeEnv", kwargs={"name": name})

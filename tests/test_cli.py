@@ -122,6 +122,15 @@ WRONG = [
     ("train ppo --num-envs 0", "num_envs is 0"),
     ("train ppo --total-timesteps 5", "at least one update"),
     ("train ppo --learning-rat 3", "Did you mean '--learning-rate'"),
+    ("probe ppoo", "Did you mean 'ppo'"),
+    ("probe ./none.py", "no file"),
+    ("probe ./syntax.py", "line 2: SyntaxError"),
+    ("probe ./raises.py", "line 3: ZeroDivisionError"),
+    ("probe ./lacks.py", "lacks make"),
+    ("probe ./half.py", "its Agent lacks policy"),
+    ("probe ppo --only discont", "Did you mean 'discount'"),
+    ("probe ppo --num-seeds 0", "--num-seeds is 0"),
+    ("probe ppo --seed -1", "--seed is -1"),
     ("train ppo --run-dir taken", "never overwritten"),
     ("train ppo --run-dir file/run", "cannot write"),
 ]
@@ -144,3 +153,22 @@ def test_wrong_usage_is_one_line_and_exits_with_2(arguments, message, capsys, tm
     assert error.count("\n") == 1
     assert "Traceback" not in error
     assert [p for p in sorted(tmp_path.iterdir()) if p.name != "__pycache__"] == before
+
+
+def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
+    assert cli.main(["probe", "ppo", "--only", "discount", "--only", "categorical", "--num-seeds", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3" in out
+    assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
+
+
+def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):
+    source = Path(ppo.__file__).read_text().replace("delta = reward + gamma *", "delta = reward +")
+    (tmp_path / "no_gamma.py").write_text(source)
+    assert cli.main(["probe", str(tmp_path / "no_gamma.py"), "--only", "discount", "--num-seeds", "3", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["kind"]) == (False, "A")
+    assert report["rungs"][0]["passed"] == 0
+    assert report["rungs"][0]["cause"] == "gamma is missing"
+    assert report["rungs"][0]["expected"] == "V (0.5, 1)"
+    assert "gamma is missing" in report["verdict"]

@@ -1,0 +1,461 @@
+"""The probes themselves: their tables, their truths, and that every check can fail."""
+
+import contextlib
+import dataclasses
+import io
+import runpy
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import probes
+from probes import check, environments, ladder, oracles, registration, solve
+from probes.ladder import LADDER, Answer
+from rlref import ppo
+from rlref.agents import load_agent
+from rlref.errors import UsageError
+
+TABULAR = [name for name, probe in LADDER.items() if isinstance(probe.case(0).params, environments.Tables)]
+VALUED = [name for name in TABULAR if LADDER[name].case(0).truth.value is not None]
+FINGERPRINTS = [name for name, probe in LADDER.items() if probe.fingerprints]
+
+
+def right_policy(case):
+    """The truth's policy; even odds where it says nothing."""
+    shape = case.params.reward.shape
+    policy = np.full(shape, np.nan) if case.truth.policy is None else case.truth.policy
+    return np.where(np.isnan(policy), 1 / shape[1], policy)
+
+
+# Truths.
+
+
+# In reset_temptation_visible nothing leads to the second state once the policy is right.
+@pytest.mark.parametrize("name", [name for name in VALUED if name != "reset_temptation_visible"])
+def test_the_declared_truth_is_what_the_exact_solver_finds(name):
+    for seed in range(8):
+        case = LADDER[name].case(seed)
+        if name == "phase_flip":  # after the flip
+            case = dataclasses.replace(case, params=dataclasses.replace(case.params, reward=-case.params.reward))
+        value = solve.state_values(case.params, right_policy(case), LADDER[name].gamma)
+        np.testing.assert_allclose(value, case.truth.value, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["discount", "bandit", "context_bandit", "table", "env_axis", "password", "target_chain"]
+)
+def test_no_policy_is_better_than_the_truth(name):
+    for seed in range(4):
+        case = LADDER[name].case(seed)
+        np.testing.assert_allclose(solve.best_values(case.params, LADDER[name].gamma), case.truth.value, atol=1e-6)
+
+
+# By hand: V of the first and of the last state.
+WRONG_ANSWERS = {
+    "discount": [(0.5, 1), (2 / 3, 4 / 3), (0.5, 1), (1, 2), (1, 1), (0.25, 1), (0, 1), (0.25, 0.5)],
+    "truncation_pair": [(1, 1), (2.5, 2.5), (1, 1.857), (2.5, 2.5), (1, 2), (1, 1.36), (1, 2.5), (0.6, 0.96)],
+    "truncation_loop": [
+        (-2.23, 3.08), (-5.92, -1.02), (-5.92, -1.02), (4, 10), None, (-0.74, 5.26), (-50, 10), (3.6, 9)
+    ],
+    "reset_leak": [(-1, 2), (-4 / 3, 4 / 3), (-1, 2), (0, 4), (0, 2), (-1.5, 2), (-4, 2), (-0.5, 1)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_ANSWERS)
+def test_wrong_learners_end_where_arithmetic_says(name):
+    case = LADDER[name].case(0)
+    for learner, wanted in zip(solve.WRONG.values(), WRONG_ANSWERS[name], strict=True):
+        value = solve.state_values(case.params, right_policy(case), LADDER[name].gamma, learner)
+        if wanted is None:
+            assert value is None
+        else:
+            np.testing.assert_allclose(value[[0, 1]], wanted, atol=0.006)
+
+
+# A learner without a network, and automata written by hand: the environments behave as their tables say.
+
+
+def walk(case, policy, steps=240, seed=0):
+    """Transitions of one environment under a policy, through gymnax's `step` with its reset."""
+    env = environments.Tabular(case.params)
+
+    def step(carry, key):
+        obs, state = carry
+        key_act, key_env = jax.random.split(key)
+        action = jax.random.categorical(key_act, jnp.log(jnp.asarray(policy))[state.index])
+        next_obs, new, reward, terminated, truncated, info = env.step(key_env, state, action)
+        seen = (obs, action, reward, terminated, truncated, info["final_observation"], next_obs, state.index)
+        return (next_obs, new), seen
+
+    key_reset, key_walk = jax.random.split(jax.random.key(seed))
+    _, seen = jax.jit(lambda: jax.lax.scan(step, env.reset(key_reset), jax.random.split(key_walk, steps)))()
+    return [np.asarray(x) for x in seen]
+
+
+@pytest.mark.parametrize("name", [n for n in VALUED if n not in ("noisy_reward", "phase_flip")])
+def test_a_learner_without_a_network_reaches_the_truth_exactly(name):
+    probe, case = LADDER[name], LADDER[name].case(1)
+    obs, _, reward, terminated, _, final, _, _ = walk(case, right_policy(case))
+    known, group = np.unique(obs.reshape(len(obs), -1), axis=0, return_inverse=True)
+    after = np.array([np.flatnonzero((known == x.ravel()).all(1))[0] for x in final])
+    visits = np.eye(len(known))[group.ravel()]
+    count = visits.sum(0)
+    onward = (visits.T @ (np.eye(len(known))[after] * ~terminated[:, None])) / count[:, None]
+    value = np.linalg.solve(np.eye(len(known)) - probe.gamma * onward, visits.T @ reward / count)
+    flat = case.params.obs.reshape(len(case.params.obs), -1)
+    wanted = {x.tobytes(): v for x, v in zip(flat, case.truth.value, strict=True)}
+    np.testing.assert_allclose(value, [wanted[x.tobytes()] for x in known], atol=1e-5)
+
+
+def automaton(name, at, action, case):
+    """By hand: (reward, terminated, truncated, the state it leads to, the next episode's states to begin in)."""
+    policy = case.truth.policy
+    right = None if policy is None or np.isnan(policy[at, 0]) else action == policy[at].argmax()
+    match name:
+        case "discount":
+            return (0.0, False, False, 1, None) if at == 0 else (1.0, True, False, 1, {0})
+        case "reset_leak":
+            return (-2.0, False, False, 1, None) if at == 0 else (2.0, True, False, 1, {0})
+        case "truncation_pair":
+            return 1.0, at == 0, at == 1, 1 - at, {0, 1}
+        case "truncation_loop":
+            return -5.0 if at == 0 else 1.0, False, at == 4, at + 1, {0} if at == 4 else None
+        case "context_bandit":
+            return 1.0 if right else -1.0, True, False, 1 - at, {0, 1}
+        case "delayed_credit":
+            if at == 0:
+                return 0.0, False, False, 1 if right else 4, None
+            if at in (3, 6):
+                return 1.0 if at == 3 else -1.0, True, False, at, {0}
+            return 0.0, False, False, at + 1, None
+        case "reset_temptation":
+            return (0.1 if right else 0.0) + at, True, False, 0 if action == 0 else 1, {0} if right else {1}
+        case "will_to_live":
+            lives = case.truth.value[0] == 10
+            ends = right != lives
+            return (1.0 if lives else -1.0), ends, not ends and at == 4, at + 1, {0} if ends or at == 4 else None
+        case "password":
+            if not right:
+                return 0.05, True, False, at, {0}
+            return (1.0, True, False, 2, {0}) if at == 2 else (0.0, False, False, at + 1, None)
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["discount", "reset_leak", "truncation_pair", "truncation_loop", "context_bandit", "delayed_credit",
+     "reset_temptation", "will_to_live", "password"],
+)  # fmt: skip
+def test_environments_behave_like_automata_written_by_hand(name):
+    case = LADDER[name].case(2)
+    obs_of = case.params.obs
+    _, action, reward, terminated, truncated, final, next_obs, at = walk(case, np.full(case.params.reward.shape, 0.5))
+    for t in range(len(at) - 1):
+        r, ends, cut, to, starts = automaton(name, int(at[t]), int(action[t]), case)
+        assert reward[t] == pytest.approx(r)
+        assert (terminated[t], truncated[t]) == (ends, cut)
+        np.testing.assert_array_equal(final[t], obs_of[to])
+        if starts is None:
+            assert at[t + 1] == to
+        else:
+            assert int(at[t + 1]) in starts
+        np.testing.assert_array_equal(next_obs[t], obs_of[at[t + 1]])
+
+
+@pytest.mark.parametrize("name", ["env_axis", "noisy_reward", "pixels"])
+def test_environments_are_pure(name):
+    case = LADDER[name].case(0)
+    policy = np.full(case.params.reward.shape, 1 / case.params.reward.shape[1])
+    for a, b in zip(walk(case, policy, 30), walk(case, policy, 30), strict=True):
+        np.testing.assert_array_equal(a, b)
+    env = environments.Tabular(case.params)
+    keys = jax.random.split(jax.random.key(1), 5)
+    one_step = lambda key: env.step(key, env.reset(key)[1], 0)  # noqa: E731
+    together = jax.vmap(one_step)(keys)
+    for i in range(5):
+        alone = jax.jit(one_step)(keys[i])
+        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
+            np.testing.assert_array_equal(a, b[i])
+
+
+def test_the_flip_counts_over_resets():
+    case = LADDER["phase_flip"].case(0)
+    case = dataclasses.replace(case, params=dataclasses.replace(case.params, flip_at=np.int32(10)))
+    _, action, reward, *_ = walk(case, right_policy(case), 30)
+    sign = reward / case.params.reward[0, action]
+    np.testing.assert_array_equal(sign, [1] * 10 + [-1] * 20)
+
+
+def test_noise_is_added_with_equal_odds():
+    case = LADDER["noisy_reward"].case(0)
+    _, _, reward, *_ = walk(case, right_policy(case), 2000)
+    assert set(reward.tolist()) == {1.25, -0.75}
+    assert reward.mean() == pytest.approx(0.25, abs=0.1)
+
+
+def test_actions_reach_the_continuous_environment_as_they_come():
+    case = LADDER["boundary"].case(0)
+    env = environments.Target(case.params)
+    _, state = env.reset(jax.random.key(0))
+    far = 3 * np.sign(case.params.slope[state.index])
+    assert env.step(jax.random.key(0), state, far)[2] == pytest.approx(3)
+
+
+# Checks that can fail.
+
+
+def distance(probe, kind, case, wrong):
+    """How far a wrong answer is from the truth, in tolerances, in what it says."""
+    parts = []
+    if wrong.value is not None and case.truth.value is not None:
+        parts.append(np.nanmax(np.abs(wrong.value - case.truth.value)) / probe.tolerance)
+    if wrong.policy is not None and case.truth.policy is not None:
+        parts.append(np.nanmax(np.abs(wrong.policy - case.truth.policy)) / probe.policy_tolerance)
+    return max(parts)
+
+
+@pytest.mark.parametrize("name", LADDER)
+def test_tolerances_are_below_a_quarter_of_the_way_to_every_wrong_answer(name):
+    probe = LADDER[name]
+    assert probe.wrong(probe.case(0))
+    for seed in range(8):
+        case = probe.case(seed)
+        for cause, wrong in probe.wrong(case).items():
+            assert distance(probe, "A", case, wrong) > 4, cause
+
+
+def answering(probe, kind, answers, seeds=range(8)):
+    """A Result of an agent that gives `answers` (of a case) as V and policy."""
+    cases = [probe.case(seed) for seed in seeds]
+    given = [answers(case) for case in cases]
+    value = np.stack(
+        [np.zeros(len(c.params.obs)) if a.value is None else a.value for c, a in zip(cases, given, strict=True)]
+    )
+    empty = [
+        np.full(c.params.reward.shape if isinstance(c.params, environments.Tables) else c.params.optimum.shape, 0.5)
+        for c in cases
+    ]
+    policy = np.stack([e if a.policy is None else a.policy for e, a in zip(empty, given, strict=True)])
+    outcome = check.Outcome(value, np.nan_to_num(policy, nan=0.5))
+    return check.judge(probe, kind, seeds, cases, outcome, outcome)
+
+
+@pytest.mark.parametrize("name", [n for n, p in LADDER.items() if "A" in p.kinds])
+def test_an_agent_that_answers_the_truth_passes(name):
+    assert answering(LADDER[name], "A", lambda case: case.truth).ok
+
+
+@pytest.mark.parametrize("name", [n for n, p in LADDER.items() if "A" in p.kinds])
+def test_every_wrong_answer_fails_and_is_named(name):
+    probe = LADDER[name]
+    for cause in probe.wrong(probe.case(0)):
+
+        def give(case, cause=cause):
+            wrong = probe.wrong(case)[cause]
+            return Answer(*(x if y is None else y for x, y in zip(
+                (case.truth.value, case.truth.policy), (wrong.value, wrong.policy), strict=True
+            )))  # fmt: skip
+
+        result = answering(probe, "A", give)
+        assert not result.passed.any(), cause
+        if not probe.fingerprints:
+            report = check.Report("planted", "A", [], [result])
+            assert check.cause(report, result) == cause
+            assert f"FAIL at {name}: look at {probe.isolates}" in check.verdict(report)
+
+
+@pytest.mark.parametrize("cause", solve.WRONG)
+def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause):
+    def give(case):
+        value = solve.state_values(case.params, right_policy(case), gamma, solve.WRONG[cause])
+        return Answer(np.full(len(case.params.obs), 1e6) if value is None else value)
+
+    rungs = []
+    for name in FINGERPRINTS:
+        gamma = LADDER[name].gamma
+        rungs.append(answering(LADDER[name], "A", give))
+    report = check.Report("planted", "A", [], rungs)
+    assert not report.ok
+    assert check.cause(report, report.failures[0]) == cause
+    assert cause in check.verdict(report)
+
+
+def test_a_value_that_is_not_a_number_fails():
+    result = answering(LADDER["discount"], "A", lambda case: Answer(np.array([0.5, np.nan])))
+    assert not result.passed.any()
+    assert "nan" in check.verdict(check.Report("planted", "A", [], [result]))
+
+
+def test_the_bound_is_that_of_clopper_and_pearson():
+    result = answering(LADDER["discount"], "A", lambda case: case.truth, range(64))
+    assert result.bound == pytest.approx(1 - 0.05 ** (1 / 64))
+    assert dataclasses.replace(result, passed=np.zeros(64, bool)).bound == 1
+
+
+# The ladder.
+
+
+@pytest.fixture(scope="module")
+def climbed():
+    return check.run("ppo", only=[name for name, probe in LADDER.items() if "A" in probe.kinds])
+
+
+@pytest.mark.timeout(600)
+def test_ppo_passes_every_rung_on_every_seed(climbed):
+    assert {r.probe.name: int(r.passed.sum()) for r in climbed.rungs} == {
+        name: 64 for name, probe in LADDER.items() if "A" in probe.kinds
+    }
+    assert check.verdict(climbed).startswith("PASS: ppo answers every check right, each rung on 64 of 64 seeds")
+
+
+def test_an_untrained_agent_fails_every_rung(climbed):
+    for rung in climbed.rungs:
+        untrained = check.judge(rung.probe, "A", rung.seeds, rung.cases, rung.untrained, rung.untrained)
+        assert untrained.passed.sum() <= 2, rung.probe.name
+
+
+def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed):
+    again = check.train_group(ppo, "A", [LADDER["bandit"]], range(2, 5))[0]
+    bandit = next(r for r in climbed.rungs if r.probe.name == "bandit")
+    np.testing.assert_array_equal([c.truth.policy for c in again.cases], [c.truth.policy for c in bandit.cases[2:5]])
+    np.testing.assert_allclose(again.outcome.policy, bandit.outcome.policy[2:5], atol=0.02)
+
+
+SOURCE = Path(ppo.__file__).read_text()
+
+
+def planted(tmp_path, old, new):
+    """A copy of ppo.py with a fault."""
+    assert SOURCE.count(old) == 1
+    path = tmp_path / "planted.py"
+    path.write_text(SOURCE.replace(old, new))
+    return str(path)
+
+
+# Each oracle with a fault that it is to find.
+FAULTS = [
+    ("advantages", "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"),
+    ("categorical", "return -jnp.sum(jnp.exp(self.log_probs)", "return -jnp.mean(jnp.exp(self.log_probs)"),
+    ("gaussian", "return jnp.sum(-0.5 * z**2", "return jnp.mean(-0.5 * z**2"),
+    ("each_sample_once", "order = jnp.sort(", "order = ("),
+    ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
+    ("surrogate", "-jnp.minimum(ratio", "-jnp.maximum(ratio"),
+    ("fresh_randomness", "collect(task, replace(state, key=key), key_collect)", "collect(task, state, key_collect)"),
+    ("episode_metrics", "jnp.where(ended, 0.0, total)", "total"),
+    ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": part.policy.kl(policy).sum()'),
+    ("first_ratio", "log_prob = policy.log_prob(action)\n", "log_prob = 0.9 * policy.log_prob(action)\n"),
+    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new"), FAULTS)
+def test_each_oracle_passes_ppo_and_fails_on_a_planted_fault(name, old, new, tmp_path):
+    assert check.run("ppo", only=[name]).ok
+    report = check.run(planted(tmp_path, old, new), only=[name])
+    assert [c.oracle.name for c in report.failures] == [name]
+    assert f"FAIL at {name}: look at {oracles.ORACLES[name].isolates}." in check.verdict(report)
+
+
+def test_a_parameter_that_stays_fails(tmp_path):
+    # The critic learns from nothing: its gradient is zero.
+    path = planted(tmp_path, "config.vf_coef * value_loss", "0.0 * value_loss")
+    report = check.run(path, only=["every_parameter_moves"])
+    assert "critic_0" in report.failures[0].fault
+
+
+def test_seeds_that_share_something_fail(tmp_path):
+    path = planted(
+        tmp_path, "key, key_env, key_net = jax.random.split(key, 3)", "key = key_env = key_net = jax.random.key(0)"
+    )
+    report = check.run(path, only=["seeds_apart"])
+    assert "different values" in report.failures[0].fault
+
+
+def test_a_fault_in_training_is_found_and_named(tmp_path):
+    path = planted(
+        tmp_path, "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"
+    )
+    report = check.run(path, only=FINGERPRINTS, num_seeds=5)
+    assert [r.probe.name for r in report.failures] == ["truncation_pair", "truncation_loop"]
+    said = check.verdict(report)
+    assert (
+        "FAIL at truncation_pair: look at truncation against termination. 0 of 5 seeds pass; expected V (1, 1.6)"
+        in said
+    )
+    assert said.endswith("That is what comes out if truncation is treated as termination.")
+
+
+def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
+    path = tmp_path / "renamed.py"
+    path.write_text(SOURCE.replace("gae(", "advantages_of("))
+    report = check.run(str(path), only=["advantages"])
+    assert report.ok
+    assert (report.oracles[0].fault, report.oracles[0].why) == (None, "it has no gae")
+    assert check.verdict(report).endswith("answers every check right; 1 not checked.")
+
+
+def test_a_probe_whose_setting_the_config_lacks_is_reported_as_not_checked(tmp_path):
+    path = tmp_path / "renamed.py"
+    path.write_text(SOURCE.replace("ent_coef", "bonus"))
+    report = check.run(str(path), only=["soft_bandit_1"], num_seeds=2)
+    assert report.rungs[0].why == "its Config lacks ent_coef, which the probe has to set"
+
+
+def test_spaces_that_an_agent_does_not_take_are_reported_as_not_checked(tmp_path):
+    old = '        if not is_discrete(space) and not hasattr(space, "low"):\n'
+    path = planted(tmp_path, old, '        if what == "action" and not is_discrete(space):\n')
+    report = check.run(path, only=["continuous_target"], num_seeds=2)
+    assert "PPO takes Discrete or Box" in report.rungs[0].why
+
+
+def test_a_file_that_raises_is_reported_with_its_line(tmp_path):
+    path = planted(tmp_path, "    target = advantage + value\n", "    target = advantage + value + 1 / 0\n")
+    line = SOURCE[: SOURCE.index("    target = advantage + value\n")].count("\n") + 1
+    with pytest.raises(UsageError, match=f"line {line}: ZeroDivisionError"):
+        check.run(path, only=["discount"], num_seeds=2)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(UsageError, match=r"'discont' does not exist\. Did you mean 'discount'"):
+        check.run("ppo", only=["discont"])
+    with pytest.raises(UsageError, match="'phase_flip' is not for this kind of agent"):
+        check.run("ppo", only=["phase_flip"])
+
+
+# R5, and the names.
+
+
+def test_sizes_are_primes_and_different():
+    sizes = check.SETTINGS["A"]
+    counts = {sizes["num_envs"], sizes["num_steps"], *(p.settings.get("num_steps", 11) for p in LADDER.values())}
+    widths = {check.WIDTH, check.ACTIONS, 3, 5, 13}
+    assert all(n > 1 and all(n % k for k in range(2, n)) for n in counts | widths)
+    assert not counts & widths
+    for probe in LADDER.values():
+        assert probe.settings.get("num_minibatches", sizes["num_minibatches"]) in (1, sizes["num_envs"])
+
+
+def test_what_a_seed_meets_differs_between_seeds():
+    for name in ("constant", "obs_value", "bandit", "context_bandit", "table", "delayed_credit", "continuous_target"):
+        met = {repr([x.tolist() for x in jax.tree.leaves(LADDER[name].case(seed).params)]) for seed in range(16)}
+        assert len(met) > 1, name
+    np.testing.assert_array_equal(LADDER["table"].case(3).truth.policy, LADDER["table"].case(3).truth.policy)
+
+
+def test_readme_has_the_tables_that_the_code_prints():
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_module("probes", run_name="__main__")
+    assert printed.getvalue() in (Path(probes.__file__).parent / "README.md").read_text()
+
+
+def test_gymnasium_knows_every_probe():
+    assert list(LADDER) == list(registration.NAMES)
+
+
+def test_agents_of_a_file_are_told_by_their_value():
+    assert check.kind_of(load_agent("ppo")) == "A"
+    assert ladder.LADDER is probes.LADDER

@@ -390,7 +390,8 @@ def cause(report: Report, failure: Result) -> str:
     """
     if failure.probe.fingerprints:
         rungs = [r for r in report.rungs if isinstance(r, Result) and r.probe.fingerprints]
-        distances = {name: max(_distance(r, name) for r in rungs) for name in solve.WRONG}
+        by_rung = [_distances(rung) for rung in rungs]
+        distances = {name: max(by_name[name] for by_name in by_rung) for name in solve.WRONG}
         near = min(distances, key=lambda name: distances[name])
         return near if distances[near] <= 2 else ""
     votes: collections.Counter[str] = collections.Counter()
@@ -403,19 +404,18 @@ def cause(report: Report, failure: Result) -> str:
     return votes.most_common(1)[0][0]
 
 
-def _distance(result: Result, name: str) -> float:
-    """How far a rung is from what a bug of bootstrapping would give there, in tolerances; the median over seeds."""
-    distances = []
-    for case, answer in result.rows():
-        wrong = result.probe.wrong(case)
-        to = wrong.get(name)
-        if to is None:  # no trace of the bug on this rung, or values without bound
-            to = case.truth
-            if solve.diverges(case.params, result.probe.gamma, solve.WRONG[name]):
-                distances.append(0.0 if error(result.probe, result.kind, case, answer) > 4 else math.inf)
-                continue
-        distances.append(error(result.probe, result.kind, case, answer, to))
-    return float(np.median(distances))
+def _distances(rung: Result) -> dict[str, float]:
+    """How far a rung is from what each bug of bootstrapping would give there, in tolerances; the median over seeds."""
+    distances: dict[str, list[float]] = {name: [] for name in solve.WRONG}
+    for case, answer in rung.rows():
+        wrong = rung.probe.wrong(case)
+        for name, learner in solve.WRONG.items():
+            # Without a wrong answer here, the bug leaves the rung right, or its values grow without bound.
+            distance = error(rung.probe, rung.kind, case, answer, wrong.get(name))
+            if name not in wrong and solve.diverges(case.params, rung.probe.gamma, learner):
+                distance = 0.0 if distance > 4 else math.inf
+            distances[name].append(distance)
+    return {name: float(np.median(x)) for name, x in distances.items()}
 
 
 def numbers(x: np.ndarray, where: np.ndarray) -> str:

@@ -342,6 +342,8 @@ def schedule(module: ModuleType) -> None:
     for step in (0, UPDATES // 2, UPDATES - 1):
         _, _, (before, _, after, _) = trial.update(trial.state, step)
         moved.append(np.abs(after - before).mean())
+    if not moved[0] > 0:
+        raise AssertionError("the first update does not move the value")
     close("how far the middle update moves the value, to the first", moved[1] / moved[0], 0.5, 0.05)
     close("how far the last update moves the value, to the first", moved[2] / moved[0], 1 / UPDATES, 0.02)
 

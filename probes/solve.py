@@ -82,11 +82,9 @@ def diverges(tables: Tables, gamma: float, learner: Learner) -> bool:
 
 def _visits(chain: np.ndarray, start: np.ndarray) -> np.ndarray:
     """How often each state is visited in the long run, for a chain `[n, n]` begun at `start`; periodic ones too."""
-    total, at = np.zeros(len(start)), start.astype(np.float64)
-    for _ in range(2520):  # a multiple of every period up to 10
-        total += at
-        at = at @ chain
-    return total / total.sum()
+    n, steps = len(start), 2520  # a multiple of every period up to 10
+    block = np.block([[chain, np.eye(n)], [np.zeros((n, n)), np.eye(n)]])  # its power has the sum of chain's powers
+    return start @ np.linalg.matrix_power(block, steps)[:n, n:] / steps
 
 
 def action_values(tables: Tables, value: np.ndarray, gamma: float) -> np.ndarray:

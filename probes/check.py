@@ -339,16 +339,8 @@ def run(
     results: dict[str, Result | Skipped] = {}
     for oracle in (x for x in chosen if isinstance(x, Oracle)):
         watch(f"asking {oracle.name}", checked, [])
-        why = missing(oracle, module)
-        fault = None
-        if not why:
-            with named(name, module):
-                try:
-                    oracle.check(module)
-                    fault = ""
-                except AssertionError as found:
-                    fault = str(found).strip().splitlines()[0] if str(found).strip() else "an assertion fails"
-        checked.append(Checked(oracle, fault, why))
+        with named(name, module):
+            checked.append(ask(oracle, module))
     probes = [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
@@ -365,6 +357,29 @@ def run(
     return Report(name, kind, checked, in_order(results))
 
 
+def ask(oracle: Oracle, module: ModuleType) -> Checked:
+    """Ask one oracle. What an agent raises beyond the contract's functions is that function's fault; the rest is raised."""
+    if why := missing(oracle, module):
+        return Checked(oracle, None, why)
+    try:
+        oracle.check(module)
+    except AssertionError as found:
+        return Checked(oracle, first_line(found) or "an assertion fails")
+    except Exception as error:  # the user's own code: anything can come
+        if not oracle.needs:
+            raise
+        where = line_of(error, module.__file__)
+        return Checked(
+            oracle, f"{'' if where is None else f'line {where}: '}{type(error).__name__}: {first_line(error)}"
+        )
+    return Checked(oracle, "")
+
+
+def first_line(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 def in_order(results: dict[str, Result | Skipped]) -> list[Result | Skipped]:
     """Results in the ladder's order: programs end in another."""
     return [results[name] for name in LADDER if name in results]
@@ -378,9 +393,9 @@ def named(agent: str, module: ModuleType) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:  # the user's own code: anything can come
-        first = str(error).strip().splitlines() or [""]
-        where = f"{agent}, line {line_of(error, module.__file__) or '?'}"
-        raise UsageError(f"{where}: {type(error).__name__}: {first[0]}") from error
+        line = line_of(error, module.__file__)
+        where = agent if line is None else f"{agent}, line {line}"
+        raise UsageError(f"{where}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def cause(report: Report, failure: Result) -> str:

@@ -269,6 +269,9 @@ def probe_command(options: argparse.Namespace) -> int:
     for name, value, least in (("num-seeds", options.num_seeds, 1), ("seed", options.seed, 0)):
         if value < least:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
+    # An edited file compiles anew; one that has not changed need not.
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlref"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     from probes import check
 
     if options.json:

@@ -418,6 +418,13 @@ def test_a_file_that_raises_is_reported_with_its_line(tmp_path):
         check.run(path, only=["discount"], num_seeds=2)
 
 
+def test_a_function_that_raises_is_at_fault_itself(tmp_path):
+    path = planted(tmp_path, "    trace = gamma * gae_lambda *", "    trace = (1 / 0) * gamma * gae_lambda *")
+    report = check.run(path, only=["advantages"])
+    line = SOURCE[: SOURCE.index("    trace = gamma * gae_lambda *")].count("\n") + 1
+    assert report.failures[0].fault == f"line {line}: ZeroDivisionError: division by zero"
+
+
 def test_unknown_names_are_refused():
     with pytest.raises(UsageError, match=r"'discont' does not exist\. Did you mean 'discount'"):
         check.run("ppo", only=["discont"])

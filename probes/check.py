@@ -358,7 +358,7 @@ def run(
 
 
 def ask(oracle: Oracle, module: ModuleType) -> Checked:
-    """Ask one oracle. What an agent raises beyond the contract's functions is that function's fault; the rest is raised."""
+    """Ask one oracle. An optional function that raises is at fault itself; what the contract's raise is passed on."""
     if why := missing(oracle, module):
         return Checked(oracle, None, why)
     try:

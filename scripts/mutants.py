@@ -128,9 +128,9 @@ MUTANTS = [
     ),
     Mutant(
         "advantage normalised over the wrong axis",
-        "batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, target))",
-        "advantage = (advantage - advantage.mean(1, keepdims=True)) / (advantage.std(1, keepdims=True) + 1e-8)\n"
-        "    batch = flat(Batch(rollout.obs, rollout.action, rollout.policy, rollout.log_prob, value, advantage, target))",
+        "    batch = flat(Batch(rollout.obs",
+        "    advantage = (advantage - advantage.mean(1, keepdims=True)) / (advantage.std(1, keepdims=True) + 1e-8)\n"
+        "    batch = flat(Batch(rollout.obs",
         "known_metrics delayed_credit large_rewards soft_bandit_1 soft_bandit_2",
     ),
     Mutant(

@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from probes import solve
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
-from probes.oracles import ORACLES, Oracle, missing
+from probes.oracles import ORACLES, CannotAskError, Oracle, missing
 from rlref.agents import line_of, load_agent
 from rlref.errors import UsageError, nearest
 
@@ -141,10 +141,13 @@ def kind_of(module: ModuleType) -> str:
     """`A`, `Q` or `C`, by the agent's `value`: a scalar, `[A]`, or None."""
     params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
     agent = module.make(module.Config(), Tabular(params), params)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    policy = jax.eval_shape(agent.policy, state, jnp.zeros(1))
+    if getattr(policy, "shape", None) != (3,):
+        raise UsageError(f"policy gives {policy} for three actions; it must be their probabilities, an array [3]")
     if agent.value is None:
         return "C"
-    state = jax.eval_shape(agent.init, jax.random.key(0))
-    shape = jax.eval_shape(agent.value, state, jnp.zeros(1)).shape
+    shape = getattr(jax.eval_shape(agent.value, state, jnp.zeros(1)), "shape", None)
     if shape not in ((), (3,)):
         raise UsageError(f"value gives an array of shape {shape}; V is a scalar, Q has one number per action")
     return "A" if shape == () else "Q"
@@ -324,6 +327,8 @@ def run(
 
     Raises UsageError, in one line, for a name that does not exist, and for a file without the contract or that raises.
     """
+    if seed + num_seeds > 2**31:
+        raise UsageError(f"seed is {seed}; seeds are numbers below 2**31")
     module = load_agent(agent)
     name = agent if isinstance(agent, str) else module.__name__
     with named(name, module):
@@ -363,6 +368,8 @@ def ask(oracle: Oracle, module: ModuleType) -> Checked:
         return Checked(oracle, None, why)
     try:
         oracle.check(module)
+    except CannotAskError as reason:
+        return Checked(oracle, None, str(reason))
     except AssertionError as found:
         return Checked(oracle, first_line(found) or "an assertion fails")
     except Exception as error:  # the user's own code: anything can come

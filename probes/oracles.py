@@ -25,7 +25,7 @@ SEEDS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Oracle:
-    """One check. It raises AssertionError, in one line, if the agent is wrong."""
+    """One check. It raises AssertionError, in one line, if the agent is wrong, and CannotAskError."""
 
     name: str
     check: Callable[[ModuleType], None]
@@ -33,6 +33,10 @@ class Oracle:
     isolates: str
     needs: dict[str, tuple[str, ...]]
     """functions and classes of the agent's file that it calls -> the names of their parameters or fields"""
+
+
+class CannotAskError(Exception):
+    """The agent has not what an oracle asks about."""
 
 
 ORACLES: dict[str, Oracle] = {}
@@ -262,12 +266,18 @@ class Trial:
         return {name: np.stack([m[name] for m in metrics]) for name in metrics[0]}
 
 
+def emitted(metrics: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray]:
+    """Those of the metrics that the agent emits. Raises CannotAskError if it emits none."""
+    found = {name: metrics[name] for name in names if name in metrics}
+    if not found:
+        raise CannotAskError(f"it emits no {' or '.join(names[:3])}")
+    return found
+
+
 @oracle("A", "random keys: used twice over environments, steps, updates or seeds")
 def fresh_randomness(module: ModuleType) -> None:
     """Rewards of +1 and -1 are drawn anew each time: the variance of their mean over 77 is 1 / 77."""
-    reward = Trial(module, NOISE).run(4).get("reward_mean")
-    if reward is None:
-        return
+    reward = emitted(Trial(module, NOISE).run(4), "reward_mean")["reward_mean"]
     if (reward[1:] == reward[:-1]).mean() > 0.5:
         raise AssertionError("updates repeat the same rewards: the key is not advanced")
     if (reward[:, 1:] == reward[:, :-1]).mean() > 0.5:
@@ -282,9 +292,8 @@ def episode_metrics(module: ModuleType) -> None:
     """Episodes return 6 in three steps or 7 in two: return and length add up to 9."""
     last = {name: x[-1] for name, x in Trial(module, COUNT).run(3).items()}
     known = {"return_min": 6, "return_max": 7, "length_min": 2, "length_max": 3, "env_steps": 231}
-    for name, wanted in known.items():
-        if name in last:
-            close(name, last[name], np.full(SEEDS, wanted))
+    for name, x in emitted(last, *known).items():
+        close(name, x, np.full(SEEDS, known[name]))
     if {"return_mean", "length_mean"} <= last.keys():
         close("return_mean + length_mean", last["return_mean"] + last["length_mean"], np.full(SEEDS, 9))
 
@@ -313,15 +322,14 @@ def known_metrics(module: ModuleType) -> None:
         "episodes": np.full(SEEDS, 77),
         "nonfinite": np.zeros(SEEDS),
     }
-    for name, x in wanted.items():
-        if name in got:
-            close(name, got[name], x, 1e-3)
+    for name, x in emitted(got, *wanted).items():
+        close(name, x, wanted[name], 1e-3)
 
 
 @oracle("A", "the stored log-probability")
 def first_ratio(module: ModuleType) -> None:
     """Before its first gradient step the policy is the one that acted: every ratio is 1. After some it is not."""
-    metrics = Trial(module, COUNT).run(3)
+    metrics = emitted(Trial(module, COUNT).run(3), "first_ratio_error", "kl", "approx_kl")
     error = metrics.get("first_ratio_error")
     if error is not None and not error.max() < 1e-4:
         raise AssertionError(
@@ -336,7 +344,7 @@ def first_ratio(module: ModuleType) -> None:
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
     if "anneal_lr" not in {f.name for f in dataclasses.fields(module.Config)}:
-        return
+        raise CannotAskError("its Config lacks anneal_lr")
     trial = Trial(module, COUNT, learning_rate=1e-4)
     moved = []
     for step in (0, UPDATES // 2, UPDATES - 1):
@@ -366,6 +374,8 @@ def every_parameter_moves(module: ModuleType) -> None:
     trial = Trial(module, COUNT)
     new, _, _ = trial.update(trial.state, 0)
     before, after = (jax.tree_util.tree_leaves_with_path(getattr(s, "params", None)) for s in (trial.state, new))
+    if not before:
+        raise CannotAskError("its state has no params")
     for (path, old), (_, x) in zip(before, after, strict=True):
         if (np.asarray(old) == np.asarray(x)).all():
             raise AssertionError(f"the parameter {jax.tree_util.keystr(path)} does not move")

@@ -1,5 +1,6 @@
 """Finding the module of an agent, by name or by file, and checking it against the agent contract."""
 
+import dataclasses
 import importlib
 import importlib.util
 import os
@@ -60,6 +61,8 @@ def _checked(module: ModuleType, agent: str) -> ModuleType:
     missing = [f"{name} ({what})" for name, what in CONTRACT.items() if not hasattr(module, name)]
     if missing:
         raise UsageError(f"{agent} is no agent: it lacks {'; '.join(missing)}")
+    if not dataclasses.is_dataclass(module.Config):
+        raise UsageError(f"{agent} is no agent: its Config is no dataclass; it must be a frozen flax.struct dataclass")
     lacking = [name for name in FIELDS if name not in getattr(module.Agent, "_fields", ())]
     if lacking:
         raise UsageError(f"{agent} is no agent: its Agent lacks {', '.join(lacking)}")

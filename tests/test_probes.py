@@ -397,6 +397,16 @@ def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
     assert check.verdict(report).endswith("answers every check right; 1 not checked.")
 
 
+def test_metrics_and_settings_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
+    path = tmp_path / "renamed.py"
+    path.write_text(SOURCE.replace("first_ratio_error", "r").replace('"kl"', '"k"').replace("approx_kl", "a"))
+    assert (
+        check.run(str(path), only=["first_ratio"]).oracles[0].why == "it emits no first_ratio_error or kl or approx_kl"
+    )
+    path.write_text(SOURCE.replace("anneal_lr", "anneal"))
+    assert check.run(str(path), only=["schedule"]).oracles[0].why == "its Config lacks anneal_lr"
+
+
 def test_a_probe_whose_setting_the_config_lacks_is_reported_as_not_checked(tmp_path):
     path = tmp_path / "renamed.py"
     path.write_text(SOURCE.replace("ent_coef", "bonus"))
@@ -423,6 +433,20 @@ def test_a_function_that_raises_is_at_fault_itself(tmp_path):
     report = check.run(path, only=["advantages"])
     line = SOURCE[: SOURCE.index("    trace = gamma * gae_lambda *")].count("\n") + 1
     assert report.failures[0].fault == f"line {line}: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("jnp.exp(distribution.log_probs[0])\n", "distribution.log_probs[0, :2]\n", "it must be their probabilities"),
+        ("return value[0] * reward_scale", "return value * reward_scale", r"value gives an array of shape \(1,\)"),
+        ("@flax.struct.dataclass\nclass Config", "class Config", "its Config is no dataclass"),
+    ],
+)
+def test_a_file_that_breaks_the_contract_is_told_so(old, new, message, tmp_path):
+    with pytest.raises(UsageError, match=message) as error:
+        check.run(planted(tmp_path, old, new), only=["discount"])
+    assert "\n" not in str(error.value)
 
 
 def test_unknown_names_are_refused():

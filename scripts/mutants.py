@@ -1,7 +1,7 @@
 """Do the probes catch planted bugs, and name the right component?
 
     python scripts/mutants.py              every bug; about 25 minutes on two cores
-    python scripts/mutants.py gamma clip   those whose name contains one of the words
+    python scripts/mutants.py gamma clip   those whose name contains one of the words, into the same table
 
 Plants each bug of PPO, one at a time, in a copy of rlref/ppo.py, asks the oracles and trains the ladder with 16 seeds,
 until the first program with a failing rung. Writes scripts/results/mutants.json and mutants.md. The bugs are of a kind
@@ -297,18 +297,17 @@ def main() -> None:
         print(json.dumps(worker(sys.argv[2])))
         return
     words = sys.argv[1:]
-    chosen = [m for m in MUTANTS if not words or any(word in m.name for word in words)]
-    results = []
+    path = HERE / "results" / "mutants.json"
+    results = {r["bug"]: r for r in json.loads(path.read_text())} if path.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
-        for mutant in chosen:
-            results.append(run(mutant, Path(folder)))
-            print(
-                f"{mutant.name}: {results[-1]['first'] or 'not caught'}; rung {results[-1]['first_rung']}", flush=True
-            )
-    print(table(results))
-    if not words:
-        (HERE / "results" / "mutants.json").write_text(json.dumps(results, indent=1) + "\n")
-        (HERE / "results" / "mutants.md").write_text(table(results))
+        for mutant in MUTANTS:
+            if not words or any(word in mutant.name for word in words):
+                found = results[mutant.name] = run(mutant, Path(folder))
+                print(f"{mutant.name}: {found['first'] or 'not caught'}; rung {found['first_rung']}", flush=True)
+    ordered = [results[m.name] for m in MUTANTS if m.name in results]
+    print(table(ordered))
+    path.write_text(json.dumps(ordered, indent=1) + "\n")
+    path.with_suffix(".md").write_text(table(ordered))
 
 
 if __name__ == "__main__":

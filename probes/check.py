@@ -333,6 +333,9 @@ def run(
     name = agent if isinstance(agent, str) else module.__name__
     with named(name, module):
         kind = kind_of(module)
+    if kind not in SETTINGS:
+        what = {"Q": "action values", "C": "a policy alone"}[kind]
+        raise UsageError(f"{name} is an agent of {what}; the ladder can train agents with a policy and V only, so far")
     own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
     for wanted in only:
         if wanted not in own:
@@ -423,7 +426,9 @@ def cause(report: Report, failure: Result) -> str:
             distance = {n: error(failure.probe, failure.kind, case, answer, to) for n, to in wrong.items()}
             near = min(distance, key=lambda n: distance[n])
             votes[near if distance[near] <= 2 else ""] += 1
-    return votes.most_common(1)[0][0]
+    name, count = votes.most_common(1)[0]
+    # A bug leads every seed to its wrong answer; what only some seeds end at, chance may have led them to.
+    return name if count >= 0.75 * len(failure.passed) else ""
 
 
 def _distances(rung: Result) -> dict[str, float]:

@@ -283,6 +283,20 @@ def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause):
     assert cause in check.verdict(report)
 
 
+def test_no_cause_is_named_for_what_only_half_of_the_seeds_end_at():
+    probe = LADDER["delayed_credit"]
+    seeds = iter(range(8))
+
+    def give(case):
+        if next(seeds) % 2:
+            return case.truth
+        return probe.wrong(case)["it learns the worst action: a sign is wrong"]
+
+    result = answering(probe, "A", give)
+    assert result.passed.sum() == 4
+    assert check.cause(check.Report("planted", "A", [], [result]), result) == ""
+
+
 def test_a_value_that_is_not_a_number_fails():
     result = answering(LADDER["discount"], "A", lambda case: Answer(np.array([0.5, np.nan])))
     assert not result.passed.any()
@@ -441,6 +455,11 @@ def test_a_function_that_raises_is_at_fault_itself(tmp_path):
         ("jnp.exp(distribution.log_probs[0])\n", "distribution.log_probs[0, :2]\n", "it must be their probabilities"),
         ("return value[0] * reward_scale", "return value * reward_scale", r"value gives an array of shape \(1,\)"),
         ("@flax.struct.dataclass\nclass Config", "class Config", "its Config is no dataclass"),
+        (
+            "init, task), partial(update, task, num_updates), policy, value,",
+            "init, task), partial(update, task, num_updates), policy, None,",
+            "agent of a policy alone",
+        ),
     ],
 )
 def test_a_file_that_breaks_the_contract_is_told_so(old, new, message, tmp_path):

@@ -554,7 +554,7 @@ def diagnose(
             "overestimation": steps.excess.sum(where=steps.ended) / steps.length.sum(where=steps.ended),
             "action_entropy": entr(visits).sum(),
             "gradient_steps": gradient_steps,
-            "loss": learned.loss.mean(where=learning),
+            "td_loss": learned.loss.mean(where=learning),
             "grad_norm": learned.grad_norm.mean(where=learning),
             "update_ratio": learned.step_norm.mean(where=learning) / params_norm,
         }
@@ -630,7 +630,8 @@ def check(config: Config) -> None:
     rule = f"at least learning_starts = {config.learning_starts}, or the warm-up is forgotten before it is used"
     require(config.buffer_size >= config.learning_starts, "buffer_size", rule)
     first = config.n_step * config.num_envs
-    require(config.learning_starts >= first, "learning_starts", f"at least n_step x num_envs = {first}, one whole return")
+    rule = f"at least n_step x num_envs = {first}, one whole return"
+    require(config.learning_starts >= first, "learning_starts", rule)
     size = cycles * frequency
     one_update = f"one update's cycles_per_update {cycles} x train_frequency {frequency} = {size}"
     require(config.total_timesteps >= size, "total_timesteps", f"at least {one_update}")

@@ -13,7 +13,7 @@ class Metric(NamedTuple):
     definition: str
     unit: str
     source: str
-    agents: tuple[str, ...] = ("ppo",)
+    agents: tuple[str, ...] = ("ppo", "dqn")
     cleanrl: str = ""
     """CleanRL's TensorBoard tag, '' where it has none"""
     sb3: str = ""
@@ -25,11 +25,16 @@ class Metric(NamedTuple):
         return self.cleanrl or f"diag/{self.name}"
 
 
-def _spread(name: str, what: str, unit: str, source: str, **mean_tags: str) -> list[Metric]:
+_PPO, _DQN = ("ppo",), ("dqn",)
+
+
+def _spread(
+    name: str, what: str, unit: str, source: str, agents: tuple[str, ...] = (*_PPO, *_DQN), **mean_tags: str
+) -> list[Metric]:
     """`name`_mean, _std, _min and _max; other projects' tags go to the mean."""
     words = {"mean": "mean", "std": "standard deviation", "min": "minimum", "max": "maximum"}
     return [
-        Metric(f"{name}_{key}", f"{word} of {what}", unit, source, **(mean_tags if key == "mean" else {}))  # type: ignore[arg-type]
+        Metric(f"{name}_{key}", f"{word} of {what}", unit, source, agents, **(mean_tags if key == "mean" else {}))
         for key, word in words.items()
     ]
 
@@ -60,7 +65,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "entropy",
-        "mean entropy of the policy over the rollout, in closed form",
+        "mean entropy of the policy over the rollout, in closed form; DQN: of the epsilon-greedy one, by epsilon and A",
         "nats",
         _SCHULMAN,
         cleanrl="losses/entropy",
@@ -72,39 +77,67 @@ METRICS: tuple[Metric, ...] = (
         "1; Box: nats",
         _JONES,
     ),
-    Metric("kl", "exact KL(old, new) over all epochs, on a random minibatch of the rollout", "nats", _SCHULMAN),
+    Metric(
+        "action_entropy",
+        "of the actions taken, pooled over the update: low for a policy that is stuck",
+        "nats",
+        _OWN,
+        _DQN,
+    ),
+    Metric(
+        "kl",
+        "exact KL(old, new) over all epochs, on a random minibatch of the rollout; DQN: of the epsilon-greedy policies "
+        "at the update's start and end, epsilon at least .01, on a replay minibatch",
+        "nats",
+        _SCHULMAN,
+    ),
+    Metric(
+        "churn",
+        "share of a replay minibatch whose greedy action changed over the update",
+        "1",
+        "Schaul et al. 2022",
+        _DQN,
+    ),
     Metric(
         "approx_kl",
         "mean of (ratio - 1) - log ratio over all minibatches",
         "nats",
         "Schulman 2020, Approximating KL Divergence",
+        _PPO,
         cleanrl="losses/approx_kl",
         sb3="train/approx_kl",
     ),
     Metric(
         "explained_variance",
-        "1 - Var[G - V] / Var[G], G the lambda-return, V as collected",
+        "1 - Var[G - V] / Var[G], G the lambda-return, V as collected; DQN: G the target and V the taken action's Q, "
+        "by the networks at the update's start, on a replay minibatch",
         "1",
         _SCHULMAN,
         cleanrl="losses/explained_variance",
         sb3="train/explained_variance",
     ),
-    Metric("value_bias", "mean of G minus mean of V: explained variance is blind to it", "learned reward", _OWN),
+    Metric(
+        "value_bias", "mean of that G minus mean of that V: explained variance is blind to it", "learned reward", _OWN
+    ),
     Metric(
         "clip_fraction",
         "share of samples whose ratio is outside 1 +- clip_coef",
         "1",
         "37 details, core 12",
+        _PPO,
         cleanrl="losses/clipfrac",
         sb3="train/clip_fraction",
     ),
-    Metric("first_ratio_error", "maximum of |ratio - 1| in the first minibatch: must be about 0", "1", "37 details"),
-    Metric("loss", "the whole objective", "1", "CleanRL", sb3="train/loss"),
+    Metric(
+        "first_ratio_error", "maximum of |ratio - 1| in the first minibatch: must be about 0", "1", "37 details", _PPO
+    ),
+    Metric("loss", "the whole objective", "1", "CleanRL", _PPO, sb3="train/loss"),
     Metric(
         "policy_loss",
         "the clipped surrogate, negated",
         "1",
         "Schulman et al. 2017, eq. 7",
+        _PPO,
         cleanrl="losses/policy_loss",
         sb3="train/policy_gradient_loss",
     ),
@@ -113,13 +146,56 @@ METRICS: tuple[Metric, ...] = (
         "half the squared error of V, clipped if clip_vloss",
         "learned reward^2",
         "Schulman et al. 2017, eq. 9",
+        _PPO,
         cleanrl="losses/value_loss",
         sb3="train/value_loss",
     ),
-    *_spread("advantage", "the advantages before normalisation", "learned reward", _JONES),
-    *_spread("target", "the lambda-returns that V is fitted to", "learned reward", _JONES),
-    *_spread("value", "V at the rollout's observations, as collected", "learned reward", _JONES),
-    *_spread("reward", "the rewards learned from: scaled and clipped if scale_rewards", "learned reward", _JONES),
+    Metric(
+        "td_loss",
+        "half the squared error of Q, or its Huber form",
+        "reward^2",
+        "Mnih et al. 2015",
+        _DQN,
+        cleanrl="losses/td_loss",
+        sb3="train/loss",
+    ),
+    *_spread(
+        "td_error", "target minus Q of the action taken, over all gradient steps", "reward", "Mnih et al. 2015", _DQN
+    ),
+    *_spread("advantage", "the advantages before normalisation", "learned reward", _JONES, _PPO),
+    *_spread(
+        "target",
+        "the lambda-returns that V is fitted to; DQN: what Q is, over all gradient steps",
+        "learned reward",
+        _JONES,
+    ),
+    *_spread(
+        "value",
+        "V at the rollout's observations, as collected; DQN: Q of the actions taken, over all gradient steps",
+        "learned reward",
+        _JONES,
+    ),
+    *_spread(
+        "reward",
+        "the rewards learned from: scaled and clipped if scale_rewards; DQN: as collected",
+        "learned reward",
+        _JONES,
+    ),
+    Metric(
+        "overestimation",
+        "mean Q of the actions taken minus mean discounted return that followed, over the episodes that ended; from a "
+        "time limit on, the last action's own Q stands for the rest",
+        "reward",
+        "van Hasselt et al. 2016",
+        _DQN,
+    ),
+    Metric(
+        "epsilon", "mean probability of a random action", "1", "Mnih et al. 2015", _DQN, sb3="rollout/exploration_rate"
+    ),
+    Metric("target_distance", "|online - target parameters| just before a sync, mean over syncs", "1", _OWN, _DQN),
+    Metric("target_step", "|change of the target parameters| at a sync, mean over syncs", "1", _OWN, _DQN),
+    Metric("buffer_fill", "share of the replay buffer that is filled", "1", _OWN, _DQN),
+    Metric("sample_age", "mean age of the transitions learned from", "steps", "Fedus et al. 2020", _DQN),
     Metric(
         "learning_rate",
         "Adam's step size in this update",
@@ -128,7 +204,12 @@ METRICS: tuple[Metric, ...] = (
         cleanrl="charts/learning_rate",
         sb3="train/learning_rate",
     ),
-    Metric("gradient_steps", "optimiser steps taken in this update: fewer only if target_kl stopped it", "steps", _OWN),
+    Metric(
+        "gradient_steps",
+        "optimiser steps taken in this update: fewer only if target_kl stopped it, or in DQN's warm-up",
+        "steps",
+        _OWN,
+    ),
     Metric("grad_norm", "global norm of the gradient before clipping, mean over minibatches", "1", "Rahtz 2018"),
     Metric("update_ratio", "|step| / |parameters| per optimiser step, mean", "1", "CS231n"),
     Metric(
@@ -136,6 +217,7 @@ METRICS: tuple[Metric, ...] = (
         "tr(Sigma) / |G|^2, from Adam's moments: B (sum v - sum m^2) / sum m^2; below 0 while gradients grow fast",
         "samples",
         "McCandlish et al. 2018",
+        _PPO,
     ),
     Metric(
         "dormant_fraction",
@@ -149,7 +231,7 @@ METRICS: tuple[Metric, ...] = (
         "environment steps of all seeds per second of wall-clock time, evaluations included",
         "steps/s",
         "CleanRL",
-        agents=("ppo", "runner"),
+        agents=("runner",),
         cleanrl="charts/SPS",
         sb3="time/fps",
     ),
@@ -171,11 +253,12 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 def markdown() -> str:
     """The table as it stands in rlref/README.md."""
-    lines = ["| metric | what it is | unit | source | CleanRL | SB3 |", "|---|---|---|---|---|---|"]
+    lines = ["| metric | what it is | unit | source | of | CleanRL | SB3 |", "|---|---|---|---|---|---|---|"]
     for m in METRICS:
         tags = (f"`{tag}`" if tag else "" for tag in (m.cleanrl, m.sb3))
         definition = m.definition.replace("|", "\\|")  # a bare | would end the table's cell
-        lines.append(f"| `{m.name}` | {definition} | {m.unit} | {m.source} | {' | '.join(tags)} |")
+        agents = ", ".join(x.upper() if x != "runner" else x for x in m.agents)
+        lines.append(f"| `{m.name}` | {definition} | {m.unit} | {m.source} | {agents} | {' | '.join(tags)} |")
     return "\n".join(lines)
 
 

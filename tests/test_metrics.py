@@ -3,26 +3,35 @@ from pathlib import Path
 import counting_env
 import jax
 import jax.numpy as jnp
+import pytest
 
-from rlref import metrics, ppo
+from rlref import dqn, metrics, ppo
 
 README = Path(metrics.__file__).with_name("README.md")
 
 
-def emitted(env):
-    config = ppo.Config(num_envs=3, num_steps=4, num_minibatches=1, hidden_sizes=(8,))
-    agent = ppo.make(config, env)
-    state = jax.eval_shape(agent.init, jax.random.key(0))
-    return jax.eval_shape(agent.update, state, jnp.int32(0))[1]
+CONFIGS = {
+    ppo: ppo.Config(num_envs=3, num_steps=4, num_minibatches=1, hidden_sizes=(8,)),
+    dqn: dqn.Config(num_envs=2, train_frequency=4, cycles_per_update=2, target_network_frequency=4, hidden_sizes=(8,)),
+}
+every_agent = pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
 
 
-def test_table_names_what_ppo_emits():
-    runner_adds = {"steps_per_second"}
-    assert set(emitted(counting_env.Counting())) | runner_adds == {m.name for m in metrics.METRICS if "ppo" in m.agents}
+def emitted(agent, env):
+    built = agent.make(CONFIGS[agent], env)
+    state = jax.eval_shape(built.init, jax.random.key(0))
+    return jax.eval_shape(built.update, state, jnp.int32(0))[1]
 
 
-def test_every_diagnostic_is_a_float32_scalar():
-    for name, x in emitted(counting_env.Counting()).items():
+@every_agent
+def test_table_names_what_an_agent_emits(agent):
+    name = agent.__name__.rpartition(".")[2]
+    assert set(emitted(agent, counting_env.Counting())) == {m.name for m in metrics.METRICS if name in m.agents}
+
+
+@every_agent
+def test_every_diagnostic_is_a_float32_scalar(agent):
+    for name, x in emitted(agent, counting_env.Counting()).items():
         assert (x.shape, x.dtype) == ((), jnp.float32), name
 
 

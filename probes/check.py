@@ -26,10 +26,11 @@ from probes.oracles import ORACLES, CannotAskError, Oracle, missing
 from rlref.agents import line_of, load_agent
 from rlref.errors import UsageError, nearest
 
-# num_envs and num_steps are different primes, and no dimension of an observation or an action above 1 is one of them:
+# `updates` stands for total_timesteps. num_envs and num_steps are different primes, and no dimension of an observation or an action above 1 is one of them:
 # an axis taken for another does not fit, or shows.
 SETTINGS: dict[str, dict[str, Any]] = {
     "A": {
+        "updates": 100,
         "num_envs": 7,
         "num_steps": 11,
         "num_minibatches": 7,
@@ -46,7 +47,29 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "activation": "tanh",
         "normalize_observations": False,
         "scale_rewards": False,
-    }
+    },
+    "Q": {
+        "updates": 100,
+        "num_envs": 7,
+        "train_frequency": 77,
+        "cycles_per_update": 5,
+        "learning_starts": 770,
+        "buffer_size": 15400,
+        "batch_size": 31,
+        "learning_rate": 1.5e-2,
+        "anneal_lr": True,
+        "n_step": 1,
+        "target": "double",
+        "target_network_frequency": 385,
+        "tau": 1.0,
+        "loss": "squared",
+        "start_e": 1.0,
+        "end_e": 0.2,
+        "exploration_fraction": 0.5,
+        "hidden_sizes": (16, 16),
+        "conv_layers": ((8, 3, 1),),
+        "activation": "tanh",
+    },
 }
 NEEDED = ("gamma", "total_timesteps")
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
@@ -157,12 +180,11 @@ def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None
     """How far `answer` is from the truth (or from `to`), in tolerances: right up to 1. Infinite if it is not finite."""
     to = case.truth if to is None else to
     parts = []
-    if to.value is not None and kind != "C":
-        wanted = to.value
-        if kind == "Q":
-            wanted = solve.action_values(case.params, to.value, probe.gamma)
+    wanted = {"A": to.value, "Q": probe.action_values(case, to) if kind == "Q" else None}.get(kind)
+    if wanted is not None:
         parts.append(_largest(answer.value, wanted) / probe.tolerance)
-    if to.policy is not None:
+    # A greedy policy follows from Q: of a wrong Q that says nothing new, and where Q is flat it is arbitrary.
+    if to.policy is not None and (kind != "Q" or wanted is None or to is case.truth):
         parts.append(_largest(answer.policy, to.policy) / probe.policy_tolerance)
     return max(parts) if parts else math.inf
 
@@ -185,10 +207,12 @@ def judge(probe: Probe, kind: str, seeds: range, cases: Sequence[Case], outcome:
 def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
     """Those settings of the probe that the agent's Config has. Raises UsageError where it lacks a needed one."""
     fields = {f.name for f in dataclasses.fields(module.Config)}
-    wanted = {**SETTINGS[kind], "gamma": probe.gamma, **probe.settings}
-    wanted["total_timesteps"] = probe.updates * wanted["num_envs"] * wanted["num_steps"]
+    own = probe.settings.get(kind, {})
+    wanted = {**SETTINGS[kind], "gamma": probe.gamma, **own}
+    steps = {"A": ("updates", "num_envs", "num_steps"), "Q": ("updates", "cycles_per_update", "train_frequency")}[kind]
+    wanted["total_timesteps"] = math.prod(wanted[name] for name in steps)
     # A setting that only this probe changes is what it is about.
-    if lacking := [name for name in (*NEEDED, *probe.settings) if name not in fields]:
+    if lacking := [name for name in (*NEEDED, *own) if name not in {*fields, "updates"}]:
         raise UsageError(f"its Config lacks {', '.join(lacking)}, which the probe has to set")
     return {name: value for name, value in wanted.items() if name in fields}
 
@@ -334,8 +358,7 @@ def run(
     with named(name, module):
         kind = kind_of(module)
     if kind not in SETTINGS:
-        what = {"Q": "action values", "C": "a policy alone"}[kind]
-        raise UsageError(f"{name} is an agent of {what}; the ladder can train agents with a policy and V only, so far")
+        raise UsageError(f"{name} is an agent of a policy alone; the ladder cannot train such agents yet")
     own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
     for wanted in only:
         if wanted not in own:
@@ -455,10 +478,8 @@ def expected_and_measured(result: Result) -> tuple[str, str]:
     """Of the seed that is furthest off: what its truth is, and what it answers, where the truth says something."""
     case, answer = list(result.rows())[result.worst]
     pairs: list[tuple[str, np.ndarray, Any]] = []
-    if case.truth.value is not None and answer.value is not None:
-        to = case.truth.value
-        if result.kind == "Q":
-            to = solve.action_values(case.params, to, result.probe.gamma)
+    to = result.probe.action_values(case, case.truth) if result.kind == "Q" else case.truth.value
+    if to is not None and answer.value is not None:
         pairs.append(("Q" if result.kind == "Q" else "V", to, answer.value))
     if case.truth.policy is not None:
         name = "pi" if isinstance(case.params, Tables) else "mean"

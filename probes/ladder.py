@@ -13,6 +13,7 @@ Letters: `n` states, `A` actions, `D` action dimensions. Discounts are chosen so
 import dataclasses
 import zlib
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ class Answer:
     """`[n]` V of each state"""
     policy: np.ndarray | None = None
     """`[n, A]` probabilities; for a Box `[n, D]` the mean, clipped to the Box"""
+    q: np.ndarray | None = None
+    """`[n, A]` action values, where they do not follow from `value`"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,13 +61,21 @@ class Probe:
     """largest error of a probability, or of a mean"""
     fingerprints: bool
     """whether the wrong learners of probes/solve.py belong to this probe's wrong answers"""
-    settings: Mapping[str, Any]
-    """the agent's settings that differ from the ladder's"""
-    updates: int
+    settings: Mapping[str, Mapping[str, Any]]
+    """kind of agent -> its settings that differ from those of probes/check.py, `updates` among them"""
 
     def case(self, seed: int) -> Case:
         """What seed `seed` meets: the same whatever other seeds there are."""
         return self.make(np.random.default_rng([zlib.crc32(self.name.encode()), seed]))
+
+    def action_values(self, case: Case, answer: Answer) -> np.ndarray | None:
+        """`[n, A]` Q of an answer; None where it says nothing about them."""
+        if answer.q is not None or answer.value is None:
+            return answer.q
+        if answer is case.truth:
+            return solve.action_values(case.params, answer.value, self.gamma)
+        # A wrong V does not say how a wrong Q came about, but where there is nothing to choose.
+        return answer.value[:, None] if case.params.reward.shape[1] == 1 else None
 
     def wrong(self, case: Case) -> dict[str, Answer]:
         """Cause -> the wrong answer that it leads to."""
@@ -94,16 +105,13 @@ def probe(
     tolerance: float = 0.1,
     policy_tolerance: float = 0.1,
     fingerprints: bool = False,
-    updates: int = 100,
-    **settings: Any,
+    settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> Callable[[Callable[[np.random.Generator], Case]], Callable[[np.random.Generator], Case]]:
     """Add the decorated function to the ladder."""
 
     def add(make: Callable[[np.random.Generator], Case]) -> Callable[[np.random.Generator], Case]:
         name = make.__name__
-        LADDER[name] = Probe(
-            name, make, kinds, isolates, gamma, tolerance, policy_tolerance, fingerprints, settings, updates
-        )
+        LADDER[name] = Probe(name, make, kinds, isolates, gamma, tolerance, policy_tolerance, fingerprints, settings)
         return make
 
     return add
@@ -126,9 +134,9 @@ def a_bandit(rewards: np.ndarray, obs: Any, scale: float = 1.0) -> Case:
         Answer(np.full(n, scale), good),
         {
             "the policy does not learn, or ignores the observation": Answer(
-                np.zeros(n), np.full(rewards.shape, 1 / num_actions)
+                np.zeros(n), np.full(rewards.shape, 1 / num_actions), np.zeros(rewards.shape)
             ),
-            "it learns the worst action: a sign is wrong": Answer(np.full(n, -scale), bad),
+            "it learns the worst action: a sign is wrong": Answer(np.full(n, -scale), bad, -scale * rewards),
         },
     )
 
@@ -198,7 +206,7 @@ def truncation_pair(rng: np.random.Generator) -> Case:
 
 @probe(
     "AQ", "truncation against termination, over long episodes", gamma=0.9, tolerance=0.24, fingerprints=True,
-    gae_lambda=0.0,
+    settings={"A": {"gae_lambda": 0.0}},
 )  # fmt: skip
 def truncation_loop(rng: np.random.Generator) -> Case:
     """s0 pays -5 and leads to s1, which pays 1 and leads to itself; truncated after 5 steps, final observation s1's.
@@ -225,7 +233,10 @@ def context_bandit(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQC", "the gather of the action taken, the axes, or minibatches", tolerance=0.09, learning_rate=3e-3, updates=200
+    "AQC",
+    "the gather of the action taken, the axes, or minibatches",
+    tolerance=0.09,
+    settings={"A": {"learning_rate": 3e-3, "updates": 200}},
 )
 def table(rng: np.random.Generator) -> Case:
     """Three states, one-hot, drawn with .5, .3, .2; five actions; one step; 15 different rewards, columns drawn.
@@ -239,18 +250,24 @@ def table(rng: np.random.Generator) -> Case:
     ])[:, rng.permutation(5)]  # fmt: skip
     share = np.array([0.5, 0.3, 0.2])
     params = tables(obs=np.eye(3), reward=rewards, next=[1, 2, 0], terminated=True, start=share)
-    value = rewards.max(1)
+    value, pooled = rewards.max(1), share @ rewards
     wrong = {
-        "the policy does not learn": Answer(rewards.mean(1), np.full((3, 5), 0.2)),
-        "it learns the worst action: a sign is wrong": Answer(rewards.min(1), best(rewards.argmin(1), 5)),
+        "the policy does not learn": Answer(rewards.mean(1), np.full((3, 5), 0.2), np.zeros((3, 5))),
+        "it learns the worst action: a sign is wrong": Answer(rewards.min(1), best(rewards.argmin(1), 5), -rewards),
         "all states are treated as one": Answer(
-            np.full(3, share @ rewards[:, (share @ rewards).argmax()]), best([(share @ rewards).argmax()] * 3, 5)
+            np.full(3, pooled.max()), best([pooled.argmax()] * 3, 5), np.tile(pooled, (3, 1))
         ),
     }
     return Case(params, Answer(value, best(rewards.argmax(1), 5)), wrong)
 
 
-@probe("AQ", "time and environment axes, or the order of a batch's fields", gamma=0.5, tolerance=0.06)
+@probe(
+    "AQ",
+    "time and environment axes, or the order of a batch's fields",
+    gamma=0.5,
+    tolerance=0.06,
+    settings={"Q": {"learning_rate": 4e-2}},
+)
 def env_axis(rng: np.random.Generator) -> Case:
     """One of three ids, drawn at the reset, and one of three times are shown; the reward depends on both.
 
@@ -335,10 +352,15 @@ def delayed_credit(rng: np.random.Generator) -> Case:
     return Case(params, Answer(value, policy), wrong)
 
 
-@probe("AQC", "noise in the rewards", tolerance=0.06, **LARGE_BATCH)
+@probe(
+    "AQC",
+    "noise in the rewards",
+    tolerance=0.06,
+    settings={"A": LARGE_BATCH, "Q": {"learning_rate": 5e-4, "end_e": 1.0}},
+)
 def noisy_reward(rng: np.random.Generator) -> Case:
-    """One state, one step, reward .25 + 1 or .25 - 1 with equal odds. V = .25; the explained variance is 0 in truth."""
-    params = tables(obs=[[0.0]], reward=[0.25], next=[0], terminated=True, noise=1.0)
+    """One state, one step, reward 1 or -.5 with equal odds. V = .25; the explained variance is 0 in truth."""
+    params = tables(obs=[[0.0]], reward=[0.25], next=[0], terminated=True, noise=0.75)
     return Case(params, Answer(np.array([0.25])), {"the value does not learn": Answer(np.zeros(1))})
 
 
@@ -352,8 +374,10 @@ def small_rewards(rng: np.random.Generator) -> Case:
     "AQC",
     "the size of rewards: large ones",
     tolerance=20.0,
-    **{**LARGE_BATCH, "learning_rate": 1.5e-2},
-    max_grad_norm=np.inf,
+    settings={
+        "A": {**LARGE_BATCH, "learning_rate": 1.5e-2, "max_grad_norm": np.inf},
+        "Q": {"learning_rate": 4e-2},
+    },
 )
 def large_rewards(rng: np.random.Generator) -> Case:
     """context_bandit with rewards of 100. The policy is the same, V = 100.
@@ -380,7 +404,12 @@ def soft_bandit(rng: np.random.Generator, coefficient: float) -> Case:
     return Case(params, Answer(policy=softmax(coefficient)), wrong)
 
 
-@probe("A", "the sign and the size of the entropy bonus", policy_tolerance=0.025, ent_coef=1.0, **LARGE_BATCH)
+@probe(
+    "A",
+    "the sign and the size of the entropy bonus",
+    policy_tolerance=0.025,
+    settings={"A": {**LARGE_BATCH, "ent_coef": 1.0}},
+)
 def soft_bandit_1(rng: np.random.Generator) -> Case:
     """Two arms that pay +1 and -1, entropy coefficient c = 1, advantages not normalised.
 
@@ -389,7 +418,12 @@ def soft_bandit_1(rng: np.random.Generator) -> Case:
     return soft_bandit(rng, 1.0)
 
 
-@probe("A", "the sign and the size of the entropy bonus", policy_tolerance=0.025, ent_coef=2.0, **LARGE_BATCH)
+@probe(
+    "A",
+    "the sign and the size of the entropy bonus",
+    policy_tolerance=0.025,
+    settings={"A": {**LARGE_BATCH, "ent_coef": 2.0}},
+)
 def soft_bandit_2(rng: np.random.Generator) -> Case:
     """soft_bandit_1 with c = 2: softmax(r / 2) is .731 for the best arm."""
     return soft_bandit(rng, 2.0)
@@ -412,7 +446,7 @@ def password(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([0.81, 0.9, 1.0]), best(bits)), wrong)
 
 
-@probe("AC", "the scaling of rewards: they may be divided, never shifted", tolerance=0.24, **NORMALIZED)
+@probe("AC", "the scaling of rewards: they may be divided, never shifted", tolerance=0.24, settings={"A": NORMALIZED})
 def will_to_live(rng: np.random.Generator) -> Case:
     """One action ends the episode, the other goes on, up to a time limit of 5; every step pays r = +1 or r = -1.
 
@@ -437,7 +471,9 @@ def will_to_live(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.full(6, 10.0 if r > 0 else -1.0), right), wrong)
 
 
-@probe("A", "the normalisation of observations, in training or at evaluation", tolerance=0.2, **NORMALIZED)
+@probe(
+    "A", "the normalisation of observations, in training or at evaluation", tolerance=0.2, settings={"A": NORMALIZED}
+)
 def offset_obs(rng: np.random.Generator) -> Case:
     """context_bandit with observations 1000 + .01 and 1000 - .01, to be normalised. Both are matched, V = 1."""
     return a_bandit(two_contexts(rng), [[1000.01], [999.99]])
@@ -483,9 +519,7 @@ def boundary(rng: np.random.Generator) -> Case:
     "AQC",
     "the path of images: layout, channels, scaling",
     tolerance=0.12,
-    learning_rate=3e-3,
-    ent_coef=0.05,
-    updates=200,
+    settings={"A": {"learning_rate": 3e-3, "ent_coef": 0.05, "updates": 200}},
 )
 def pixels(rng: np.random.Generator) -> Case:
     """Images of 13 x 3 x 5 with one lit pixel of six; two actions; one step.
@@ -500,8 +534,8 @@ def pixels(rng: np.random.Generator) -> Case:
     reward = np.where(np.eye(2)[match] > 0, top[:, None], -top[:, None])
     params = tables(obs=obs, reward=reward, next=[1, 2, 3, 4, 5, 0], terminated=True, start=np.full(6, 1 / 6))
     wrong = {
-        "images cannot be told apart": Answer(np.full(6, 0.0), np.full((6, 2), 0.5)),
-        "it learns the worst action: a sign is wrong": Answer(-top, best(1 - match)),
+        "images cannot be told apart": Answer(np.full(6, 0.0), np.full((6, 2), 0.5), np.zeros((6, 2))),
+        "it learns the worst action: a sign is wrong": Answer(-top, best(1 - match), -reward),
     }
     return Case(params, Answer(top, best(match)), wrong)
 
@@ -533,20 +567,19 @@ def max_not_mean(rng: np.random.Generator) -> Case:
     policy = np.full((2, 2), np.nan)
     policy[1] = best(arms.argmax())
     wrong = {
-        "the mean over actions is taken for the maximum": Answer(np.array([0.0, 1.0])),
-        "the minimum over actions is taken for the maximum": Answer(np.array([-0.5, 1.0])),
+        "the mean over actions is taken for the maximum": Answer(q=np.array([[0.0, 0.0], arms])),
+        "the minimum over actions is taken for the maximum": Answer(q=np.array([[-0.5, -0.5], arms])),
     }
     return Case(params, Answer(np.array([0.5, 1.0]), policy), wrong)
 
 
 @probe("Q", "the replay buffer keeps what is old", tolerance=0.2)
 def phase_flip(rng: np.random.Generator) -> Case:
-    """bandit whose rewards change sign for good after 2,000 steps, counted over resets. Q is that of the new sign."""
+    """bandit whose rewards change sign for good after 3,000 steps, counted over resets. Q is that of the new sign."""
     before = two_contexts(rng)[:1]
-    params = tables(obs=[[0.0]], reward=before, next=[0], terminated=True, flip_at=2_000)
-    after = best(before.argmin(1))
+    params = tables(obs=[[0.0]], reward=before, next=[0], terminated=True, flip_at=3_000)
     wrong = {
-        "old transitions stay in the buffer": Answer(np.array([1.0]), best(before.argmax(1))),
-        "old and new transitions are mixed": Answer(np.array([0.0]), HALF),
+        "old transitions stay in the buffer": Answer(policy=best(before.argmax(1)), q=before),
+        "old and new transitions are mixed": Answer(policy=HALF, q=np.zeros((1, 2))),
     }
-    return Case(params, Answer(np.array([1.0]), after), wrong)
+    return Case(params, Answer(np.array([1.0]), best(before.argmin(1)), -before), wrong)

@@ -26,8 +26,8 @@ from probes.oracles import ORACLES, CannotAskError, Oracle, missing
 from rlref.agents import line_of, load_agent
 from rlref.errors import UsageError, nearest
 
-# `updates` stands for total_timesteps. num_envs and num_steps are different primes, and no dimension of an observation or an action above 1 is one of them:
-# an axis taken for another does not fit, or shows.
+# `updates` stands for total_timesteps. num_envs and the steps of a rollout or cycle are different primes, and no
+# dimension of an observation or an action above 1 is one of them: an axis taken for another does not fit, or shows.
 SETTINGS: dict[str, dict[str, Any]] = {
     "A": {
         "updates": 100,

@@ -4,6 +4,7 @@ Those over the contract run for every agent of their kind. Those over a function
 one of that name with those parameters, and are reported as not checked where it has not; probes/README.md lists them.
 """
 
+import collections
 import dataclasses
 import functools
 import inspect
@@ -144,7 +145,7 @@ def each_sample_once(module: ModuleType) -> None:
         raise AssertionError("two epochs have the same order")
 
 
-@oracle("A", "explained variance", explained_variance="target value")
+@oracle("AQ", "explained variance", explained_variance="target value")
 def explained_variance(module: ModuleType) -> None:
     """1 - Var[target - value] / Var[target]; NaN for constant targets."""
     target, value = jnp.array([0.0, 2.0, 4.0]), jnp.array([1.0, 2.0, 3.0])
@@ -199,6 +200,107 @@ def surrogate(module: ModuleType) -> None:
             raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {found}")
 
 
+BUFFER = "obs action reward terminated truncated next_obs"
+
+
+@oracle("Q", "the value of the next state", next_values="kind target_q online_q epsilon")
+def next_state_values(module: ModuleType) -> None:
+    """Double Q, the maximum and expected SARSA on two fixed tables."""
+    target_q, online_q = jnp.array([[1.0, 3.0, -1.0], [2.0, 0.0, 0.5]]), jnp.array([[5.0, 4.0, 0.0], [1.0, 2.0, 3.0]])
+    for kind, wanted in (("double", [1.0, 0.5]), ("max", [3.0, 2.0]), ("expected_sarsa", [2.4, 1.65])):
+        # .7 of the best and .3 of the mean: .7 x 3 + .3 x 1 and .7 x 2 + .3 x .8333.
+        close(f"next_values of {kind!r}", module.next_values(kind, target_q, online_q, 0.3), wanted)
+
+
+@oracle("Q", "the schedule of exploration, or its policy", epsilon_at="config env_steps", epsilon_greedy="q epsilon")
+def exploration(module: ModuleType) -> None:
+    """Epsilon falls from start_e to end_e over its share of the training; its policy gives every action epsilon / A."""
+    config = module.Config(total_timesteps=100_000, start_e=0.9, end_e=0.1, exploration_fraction=0.5)
+    for steps, wanted in ((0, 0.9), (12_500, 0.7), (25_000, 0.5), (50_000, 0.1), (90_000, 0.1)):
+        close(f"epsilon after {steps} of 100000 steps", module.epsilon_at(config, jnp.float32(steps)), wanted)
+    policy = module.epsilon_greedy(jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), 0.3)
+    close("epsilon_greedy at epsilon .3", policy, [[0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
+
+
+@oracle("Q", "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step")
+def replay_slots(module: ModuleType) -> None:
+    """Slots are of written steps, n consecutive ones of one environment, all equally often, round the end too."""
+    bits, capacity, num_envs = jnp.arange(20_000, dtype=jnp.uint32) * jnp.uint32(2_654_435_761), 13, 3
+    for rows, n in itertools.product((4, 13, 18, 40), (1, 3)):
+        slots, _ = (np.asarray(x) for x in module.replay_indices(bits, jnp.int32(rows), capacity, num_envs, n))
+        case = f"with {rows} rows written of {capacity}, and {n}-step returns"
+        close(f"the shape of the slots {case}", slots.shape, (len(bits), n))
+        written = range(max(0, rows - capacity), rows)
+        whole = {tuple((row + k) % capacity * num_envs + env for k in range(n))
+                 for row in written[: len(written) - n + 1] for env in range(num_envs)}  # fmt: skip
+        found = collections.Counter(map(tuple, slots.tolist()))
+        if wrong := set(found) - whole:
+            raise AssertionError(f"{case}, the slots {next(iter(wrong))} are sampled: unwritten, or no such sequence")
+        if not 0.7 < min(found[x] for x in whole) * len(whole) / len(bits) <= 1:
+            raise AssertionError(f"{case}, some are sampled less often than others, or never")
+
+
+@oracle(
+    "Q",
+    "the return, the discount, or the next observation of a sampled transition",
+    make_task="config env env_params",
+    Buffer=BUFFER,
+    sample="task buffer index like",
+)
+def sampled_returns(module: ModuleType) -> None:
+    """Rewards are summed up to n, never over an ending; only termination ends the value; the last step's next_obs."""
+    rng = np.random.default_rng(0)
+    size, gamma = 24, 0.8
+    reward, obs, next_obs = rng.normal(size=size), rng.normal(size=(size, 2)), rng.normal(size=(size, 2))
+    action, (terminated, truncated) = rng.integers(2, size=size), rng.random((2, size)) < 0.3
+    params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0]], next=[0])
+    floats = (jnp.asarray(x, jnp.float32) for x in (obs, reward, next_obs))
+    stored_obs, stored_reward, stored_next = floats
+    ends = jnp.asarray(terminated), jnp.asarray(truncated)
+    buffer = module.Buffer(stored_obs, jnp.asarray(action, jnp.int32), stored_reward, *ends, stored_next)
+    for n in (1, 3):
+        task = module.make_task(module.Config(gamma=gamma, n_step=n, buffer_dtype="same"), Tabular(params), params)
+        index = np.arange(size - n)[:, None] + np.arange(n)
+        got = module.sample(task, buffer, jnp.asarray(index), jnp.zeros((1, 2)))
+        total, discount, last = np.zeros(len(index)), np.zeros(len(index)), index[:, 0].copy()
+        for i, slots in enumerate(index):
+            for k, slot in enumerate(slots):
+                total[i] += gamma**k * reward[slot]
+                discount[i], last[i] = 0.0 if terminated[slot] else gamma ** (k + 1), slot
+                if terminated[slot] or truncated[slot]:
+                    break
+        close(f"the {n}-step reward", got.reward, total)
+        close(f"the discount of the next value after {n} steps", got.discount, discount)
+        close(f"the next observation after {n} steps", got.next_obs, next_obs[last])
+        close("the observation", got.obs, obs[index[:, 0]])
+        close("the action", got.action, action[index[:, 0]])
+
+
+@oracle(
+    "Q",
+    "the loss, or the gather of the action taken",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs options",
+    loss="params task batch target",
+    Batch="obs action reward discount next_obs",
+)
+def td_loss(module: ModuleType) -> None:
+    """Half the mean squared error of the taken action's Q, or its Huber form."""
+    rng = np.random.default_rng(0)
+    params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0, 0.0]], next=[0])
+    obs, action = jnp.asarray(rng.normal(size=(5, 2)), jnp.float32), jnp.array([2, 0, 1, 1, 0])
+    zeros = jnp.zeros(5)
+    for kind in ("squared", "huber"):
+        task = module.make_task(module.Config(loss=kind, hidden_sizes=(16, 16)), Tabular(params), params)
+        weights = module.init(task, jax.random.key(0)).params
+        q = np.asarray(module.forward(task, weights, obs))[np.arange(5), action]
+        error = np.array([0.1, -0.5, 3.0, -2.0, 0.0])
+        wanted = 0.5 * error**2 if kind == "squared" else np.array([0.005, 0.125, 2.5, 1.5, 0.0])
+        batch = module.Batch(obs, action, zeros, zeros, obs)
+        close(f"the {kind} loss", module.loss(weights, task, batch, jnp.asarray(q + error))[0], wanted.mean())
+
+
 # The contract. All trials of an agent share one compiled program: its settings and the tables are arguments.
 
 # One step; reward +1 or -1 whatever is done. The other states are there for the shape.
@@ -236,7 +338,7 @@ def programs(module: ModuleType) -> Any:
 class Trial:
     """A few updates of an agent on a small task, `S` seeds side by side; a setting its Config lacks stays unset."""
 
-    def __init__(self, module: ModuleType, params: Tables, learning_rate: float = 1e-2):
+    def __init__(self, module: ModuleType, params: Tables, learning_rate: float = 1e-2, epsilon: float = 0.5):
         fields = {f.name for f in dataclasses.fields(module.Config)}
         wanted = {
             "num_envs": 7,
@@ -246,6 +348,17 @@ class Trial:
             "learning_rate": learning_rate,
             "anneal_lr": True,
             "total_timesteps": 77 * UPDATES,
+            # One gradient step per update, on a buffer that holds just this update; a sync at every second one.
+            "train_frequency": 77,
+            "cycles_per_update": 1,
+            "learning_starts": 77,
+            "buffer_size": 77,
+            "batch_size": 31,
+            "target_network_frequency": 154,
+            "tau": 1.0,
+            "loss": "squared",
+            "start_e": epsilon,
+            "end_e": epsilon,
         }
         self.config = module.Config(**{k: v for k, v in wanted.items() if k in fields})
         init, self.program = programs(module)
@@ -274,7 +387,7 @@ def emitted(metrics: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray
     return found
 
 
-@oracle("A", "random keys: used twice over environments, steps, updates or seeds")
+@oracle("AQ", "random keys: used twice over environments, steps, updates or seeds")
 def fresh_randomness(module: ModuleType) -> None:
     """Rewards of +1 and -1 are drawn anew each time: the variance of their mean over 77 is 1 / 77."""
     reward = emitted(Trial(module, NOISE).run(4), "reward_mean")["reward_mean"]
@@ -289,7 +402,7 @@ def fresh_randomness(module: ModuleType) -> None:
         raise AssertionError(f"mean rewards vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
 
 
-@oracle("A", "the recording of episodes, or the averaging of metrics")
+@oracle("AQ", "the recording of episodes, or the averaging of metrics")
 def episode_metrics(module: ModuleType) -> None:
     """Episodes return 6 in three steps or 7 in two: return and length add up to 9."""
     last = {name: x[-1] for name, x in Trial(module, COUNT).run(3).items()}
@@ -342,7 +455,7 @@ def first_ratio(module: ModuleType) -> None:
         raise AssertionError("the policy changes, but its ratio to the old one stays 1: the old one is computed anew")
 
 
-@oracle("A", "the learning rate's schedule")
+@oracle("AQ", "the learning rate's schedule")
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
     if "anneal_lr" not in {f.name for f in dataclasses.fields(module.Config)}:
@@ -358,7 +471,7 @@ def schedule(module: ModuleType) -> None:
     close("how far the last update moves the value, to the first", moved[2] / moved[0], 1 / UPDATES, 0.02)
 
 
-@oracle("A", "batching over seeds")
+@oracle("AQ", "batching over seeds")
 def seeds_apart(module: ModuleType) -> None:
     """What a seed learns does not depend on the seeds beside it, and no two learn the same."""
     trial = Trial(module, COUNT)
@@ -370,7 +483,7 @@ def seeds_apart(module: ModuleType) -> None:
         raise AssertionError(f"{SEEDS} seeds give {distinct} different values")
 
 
-@oracle("A", "the gradient's path to a parameter")
+@oracle("AQ", "the gradient's path to a parameter")
 def every_parameter_moves(module: ModuleType) -> None:
     """One update changes every array of parameters."""
     trial = Trial(module, COUNT)
@@ -381,3 +494,153 @@ def every_parameter_moves(module: ModuleType) -> None:
     for (path, old), (_, x) in zip(before, after, strict=True):
         if (np.asarray(old) == np.asarray(x)).all():
             raise AssertionError(f"the parameter {jax.tree_util.keystr(path)} does not move")
+
+
+# Contract-level checks of agents of action values. They read `params`, `target_params` and `buffer` of the state.
+
+# Rewards by action alone: +1 or -1.
+COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, terminated=True)
+# One step from state 0, cut by the time limit; what it leads to shows something else.
+ONWARD = tables(obs=np.eye(4) - 0.5, reward=[[100.0, 100.0]] * 4, next=[1] * 4, truncated=True)
+
+
+def part(state: Any, name: str) -> Any:
+    """A field of the state. Raises CannotAskError if it has none of that name."""
+    if not hasattr(state, name):
+        raise CannotAskError(f"its state has no {name}")
+    return getattr(state, name)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees are equal, bit for bit."""
+    return all((np.asarray(x) == np.asarray(y)).all() for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+
+
+@oracle("Q", "the key of exploration: used twice over environments, steps, updates or seeds")
+def fresh_actions(module: ModuleType) -> None:
+    """At epsilon 1 actions are fair coins, drawn anew each time: the variance of their mean over 77 is 1 / 77."""
+    trial = Trial(module, COIN, epsilon=1.0)
+    if "start_e" not in {f.name for f in dataclasses.fields(module.Config)}:
+        raise CannotAskError("its Config lacks start_e")
+    reward = emitted(trial.run(4), "reward_mean")["reward_mean"]
+    if (reward[1:] == reward[:-1]).mean() > 0.5:
+        raise AssertionError("updates repeat the same actions: the key is not advanced")
+    if (reward[:, 1:] == reward[:, :-1]).mean() > 0.5:
+        raise AssertionError("seeds repeat the same actions: the key is not theirs")
+    ratio = 77 * float(np.mean(reward**2))
+    if not 0.65 < ratio < 1.35:
+        raise AssertionError(
+            f"mean actions vary {ratio:.1f} x as much as fair coins: keys are shared, or epsilon is not 1"
+        )
+
+
+@oracle("Q", "the target network")
+def target_network(module: ModuleType) -> None:
+    """With a sync at every second update: its old self after the first, equal to the online one after the second."""
+    trial = Trial(module, COUNT)
+    first = part(trial.state, "target_params")
+    for step in range(4):
+        old = part(trial.state, "target_params")
+        trial.state, _, _ = trial.update(trial.state, step)
+        new, online = part(trial.state, "target_params"), part(trial.state, "params")
+        if step % 2 == 0 and not same(new, old):
+            raise AssertionError("the target network moves where no sync is due")
+        if step % 2 == 0 and same(new, online):
+            raise AssertionError("the target network is the online one where no sync is due")
+        if step % 2 == 1 and not same(new, online):
+            never = "never moves" if same(new, first) else "is not the online one after a sync"
+            raise AssertionError(f"the target network {never}")
+
+
+@oracle("Q", "the gradient: of the online network at the states visited, and of nothing else")
+def semi_gradient(module: ModuleType) -> None:
+    """Adam's first step moves every parameter to where it raises Q(s, a), its target being far above and constant."""
+    trial = Trial(module, ONWARD, epsilon=0.0)
+    new, _, (q, _, _, _) = trial.update(trial.state, 0)
+    before, after = part(trial.state, "params"), part(new, "params")
+
+    def value(params: Any, state: Any, action: Any) -> Any:
+        agent = module.make(trial.config, Tabular(ONWARD), ONWARD)
+        return agent.value(dataclasses.replace(state, params=params), jnp.asarray(ONWARD.obs[0]))[action]
+
+    gradient = jax.jit(jax.vmap(jax.grad(value)))(before, trial.state, q[:, 0].argmax(-1))
+    for (path, g), x, y in zip(
+        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(before), jax.tree.leaves(after), strict=True
+    ):
+        g, moved = np.asarray(g), np.asarray(y) - np.asarray(x)
+        counts = np.abs(g) > 1e-3 * np.abs(g).max()
+        if (np.sign(moved) != np.sign(g))[counts].mean() > 0.02:
+            where = jax.tree_util.keystr(path)
+            raise AssertionError(f"{where} does not move along the gradient of Q(s, a): another gradient is in it")
+
+
+@oracle("Q", "the replay buffer", Buffer=BUFFER)
+def stored_transitions(module: ModuleType) -> None:
+    """What the buffer holds after its first round is what the environment did, endings and final observations too."""
+    ids = tables(
+        obs=np.arange(1.0, 7.0)[:, None],
+        reward=[[10.0 * i + a for a in range(2)] for i in range(1, 7)],
+        next=[[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]],
+        terminated=[0, 0, 1, 0, 0, 0],
+        truncated=[0, 0, 0, 0, 1, 0],
+        start=np.full(6, 1 / 6),
+    )
+    settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 2, "target_network_frequency": 28,
+                "buffer_size": 42, "batch_size": 31, "learning_starts": 14, "hidden_sizes": (16,)}  # fmt: skip
+    agent = module.make(module.Config(**settings), Tabular(ids), ids)
+    state, update = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
+    seen = []
+    for step in range(4):  # 8 rows, then 16: the buffer's 6 are overwritten twice
+        state, _ = update(state, jnp.int32(step))
+        stored = jax.device_get(part(state, "buffer"))
+        if len(stored.reward) != 42:
+            raise CannotAskError(f"its buffer has {len(stored.reward)} slots for a buffer_size of 42")
+        seen.append(stored.reward.copy())
+        written = stored.obs[:, 0] > 0
+        if int(written.sum()) != min(28 * (step + 1), 42):
+            raise AssertionError(f"{int(written.sum())} slots are filled after {28 * (step + 1)} steps, of 42")
+        row, action = stored.obs[written, 0].astype(int) - 1, stored.action[written]
+        for name, wanted in (
+            ("reward", ids.reward[row, action]),
+            ("terminated", ids.terminated[row, action]),
+            ("truncated", ids.truncated[row, action]),
+            ("next_obs", ids.obs[ids.next[row, action]]),
+        ):
+            close(
+                f"{name} beside the observation and the action stored with it", getattr(stored, name)[written], wanted
+            )
+    if (seen[-1] == seen[-2]).all():
+        raise AssertionError("the buffer does not change any more once it is full")
+
+
+@oracle("Q", "a metric")
+def known_q_metrics(module: ModuleType) -> None:
+    """On one observation whose reward is +1 or -1, each metric follows from Q before and after, and epsilon."""
+    for epsilon in (0.5, 0.0):
+        trial = Trial(module, NOISE, epsilon=epsilon)
+        trial.run(2)
+        _, got, (q, _, new_q, _) = trial.update(trial.state, 2)
+        q, new_q = q[:, 0].astype(np.float64), new_q[:, 0].astype(np.float64)
+        low, floor = epsilon / 2, max(epsilon, 0.01) / 2
+        entropy = -sum(p * math.log(p) for p in (1 - low, low) if p)
+        churn = (q.argmax(-1) != new_q.argmax(-1)).astype(float)
+        wanted = {
+            "epsilon": np.full(SEEDS, epsilon),
+            "entropy": np.full(SEEDS, entropy),
+            "relative_entropy": np.full(SEEDS, entropy / math.log(2)),
+            "churn": churn,
+            "kl": churn * (1 - 2 * floor) * math.log((1 - floor) / floor),
+            "gradient_steps": np.ones(SEEDS),
+            "buffer_fill": np.ones(SEEDS),
+            "episodes": np.full(SEEDS, 77),
+            "reward_min": np.full(SEEDS, -1),
+            "reward_max": np.full(SEEDS, 1),
+            "nonfinite": np.zeros(SEEDS),
+        }
+        if {"td_error_mean", "target_mean", "value_mean"} <= got.keys():
+            wanted["td_error_mean"] = np.float64(got["target_mean"]) - got["value_mean"]
+        if epsilon == 0:
+            wanted |= {"action_entropy": np.zeros(SEEDS), "explained_variance": np.zeros(SEEDS)}
+            wanted |= {"value_mean": q.max(-1), "overestimation": q.max(-1) - got.get("reward_mean", np.nan)}
+        for name, x in emitted(got, *wanted).items():
+            close(f"{name} at epsilon {epsilon}", x, wanted[name], 1e-3)

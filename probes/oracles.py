@@ -338,7 +338,9 @@ def programs(module: ModuleType) -> Any:
 class Trial:
     """A few updates of an agent on a small task, `S` seeds side by side; a setting its Config lacks stays unset."""
 
-    def __init__(self, module: ModuleType, params: Tables, learning_rate: float = 1e-2, epsilon: float = 0.5):
+    def __init__(
+        self, module: ModuleType, params: Tables, learning_rate: float = 1e-2, epsilon: float = 0.5, tau: float = 1.0
+    ):
         fields = {f.name for f in dataclasses.fields(module.Config)}
         wanted = {
             "num_envs": 7,
@@ -355,7 +357,7 @@ class Trial:
             "buffer_size": 77,
             "batch_size": 31,
             "target_network_frequency": 154,
-            "tau": 1.0,
+            "tau": tau,
             "loss": "squared",
             "start_e": epsilon,
             "end_e": epsilon,
@@ -536,7 +538,7 @@ def fresh_actions(module: ModuleType) -> None:
 
 @oracle("Q", "the target network")
 def target_network(module: ModuleType) -> None:
-    """With a sync at every second update: its old self after the first, equal to the online one after the second."""
+    """Synced at every second update: its old self after the first, the online one, or tau of it, after the second."""
     trial = Trial(module, COUNT)
     first = part(trial.state, "target_params")
     for step in range(4):
@@ -550,6 +552,16 @@ def target_network(module: ModuleType) -> None:
         if step % 2 == 1 and not same(new, online):
             never = "never moves" if same(new, first) else "is not the online one after a sync"
             raise AssertionError(f"the target network {never}")
+    if "tau" not in {f.name for f in dataclasses.fields(module.Config)}:
+        return
+    trial = Trial(module, COUNT, tau=0.25)
+    for step in range(2):
+        old, (trial.state, _, _) = part(trial.state, "target_params"), trial.update(trial.state, step)
+    mixed = jax.tree.map(lambda x, y: 0.25 * x + 0.75 * y, trial.state.params, old)
+    for (path, x), y in zip(
+        jax.tree_util.tree_leaves_with_path(mixed), jax.tree.leaves(trial.state.target_params), strict=True
+    ):
+        close(f"the target's {jax.tree_util.keystr(path)} after a sync with tau .25", y, x)
 
 
 @oracle("Q", "the gradient: of the online network at the states visited, and of nothing else")

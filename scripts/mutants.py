@@ -1,9 +1,10 @@
 """Do the probes catch planted bugs, and name the right component?
 
-    python scripts/mutants.py              every bug; about 25 minutes on two cores
-    python scripts/mutants.py gamma clip   those whose name contains one of the words, into the same table
+    python scripts/mutants.py              every bug; about 40 minutes on two cores
+    python scripts/mutants.py dqn          those of one agent, into the same table
+    python scripts/mutants.py ppo gamma    of these, those whose name contains one of the words
 
-Plants each bug of PPO, one at a time, in a copy of rlref/ppo.py, asks the oracles and trains the ladder with 16 seeds,
+Plants each bug, one at a time, in a copy of the agent's file, asks the oracles and trains the ladder with 16 seeds,
 until the first program with a failing rung. Writes scripts/results/mutants.json and mutants.md. The bugs are of a kind
 that public code has really had; each is a replacement of text that must occur exactly once.
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parent / "rlref" / "ppo.py"
+AGENTS = HERE.parent / "rlref"
 SEEDS = 16
 TIME_LIMIT = 400
 
@@ -37,7 +38,7 @@ class Mutant(NamedTuple):
 
 VALUES = "constant obs_value"
 POLICY = "bandit context_bandit table surrogate"
-MUTANTS = [
+PPO = [
     Mutant("advantage sign", "    advantage = batch.advantage\n", "    advantage = -batch.advantage\n", POLICY),
     Mutant("policy loss not negated", "policy_loss = -jnp.minimum", "policy_loss = jnp.minimum", POLICY),
     Mutant(
@@ -213,6 +214,222 @@ MUTANTS = [
     Mutant("Adam's epsilon", "eps=config.adam_eps", "eps=1e-8", "", True),
 ]
 
+RETURNS = "sampled_returns stored_transitions"
+DQN = [
+    Mutant(
+        "target never synced", "synced = jnp.where(sync, mixed, old)", "synced = old", "target_network target_chain"
+    ),
+    Mutant(
+        "target aliases online",
+        "target = targets(task, state.target_params, unravel(params), batch, epsilon[-1])",
+        "target = targets(task, unravel(params), unravel(params), batch, epsilon[-1])",
+        "target_network",
+    ),
+    Mutant(
+        "Polyak average swapped",
+        "config.tau * new + (1 - config.tau) * old",
+        "config.tau * old + (1 - config.tau) * new",
+        "target_network",
+    ),
+    Mutant("target synced in every cycle", "inner = min(period, cycles)", "period = inner = 1", "target_network"),
+    Mutant(
+        "done mask dropped",
+        "discount = jnp.where(buffer.terminated[last], 0.0, discount)",
+        "discount = discount * 1.0",
+        RETURNS + " discount reset_leak truncation_pair constant obs_value",
+    ),
+    Mutant(
+        "done mask inverted",
+        "jnp.where(buffer.terminated[last], 0.0, discount)",
+        "jnp.where(buffer.terminated[last], discount, 0.0)",
+        RETURNS + " discount reset_leak truncation_pair constant obs_value",
+    ),
+    Mutant(
+        "truncation as termination",
+        "jnp.where(buffer.terminated[last], 0.0, discount)",
+        "jnp.where((buffer.terminated | buffer.truncated)[last], 0.0, discount)",
+        RETURNS + " truncation_pair truncation_loop",
+    ),
+    Mutant(
+        "bootstrap from the reset observation",
+        'final_obs = encoded(info["final_observation"])',
+        "final_obs = encoded(next_obs)",
+        RETURNS + " truncation_pair truncation_loop",
+    ),
+    Mutant(
+        "returns summed across an ending",
+        "counted &= ~ended[:, k]",
+        "counted &= True",
+        RETURNS,
+    ),
+    Mutant(
+        "mean for max",
+        "taken(target_q, online_q.argmax(axis=-1))",
+        "target_q.mean(axis=-1)",
+        "next_state_values max_not_mean",
+    ),
+    Mutant(
+        "min for max",
+        "taken(target_q, online_q.argmax(axis=-1))",
+        "target_q.min(axis=-1)",
+        "next_state_values max_not_mean",
+    ),
+    Mutant(
+        "double Q swapped",
+        "taken(target_q, online_q.argmax(axis=-1))",
+        "taken(online_q, target_q.argmax(axis=-1))",
+        "next_state_values",
+    ),
+    Mutant(
+        "gradient through the target",
+        "lambda p: loss(unravel(p), task, batch, target)",
+        "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))",
+        "semi_gradient target_network",
+    ),
+    Mutant(
+        "gather with the wrong action",
+        "q = taken(forward(task, params, batch.obs), batch.action)",
+        "q = forward(task, params, batch.obs).max(axis=-1)",
+        "td_loss table bandit context_bandit",
+    ),
+    Mutant(
+        "(N, 1) - (N)",
+        "    chex.assert_equal_shape((q, target))  # [B, 1] - [B] would broadcast to [B, B]\n",
+        "    q, target = q[:, None], target[None]\n",
+        "td_loss obs_value",
+    ),
+    Mutant(
+        "loss of the mean",
+        "return error.mean(), q",
+        "return 0.5 * (q - target).mean() ** 2, q",
+        "td_loss obs_value",
+    ),
+    Mutant(
+        "obs and next_obs swapped",
+        "Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)",
+        "Buffer(final_obs, action, reward, terminated, truncated, encoded(obs))",
+        RETURNS + " discount obs_value",
+    ),
+    Mutant("gamma missing", "discount * config.gamma, discount", "discount, discount", RETURNS + " discount"),
+    Mutant(
+        "gamma squared",
+        "discount * config.gamma, discount",
+        "discount * config.gamma**2, discount",
+        RETURNS + " discount",
+    ),
+    Mutant(
+        "reward from another index",
+        "discount * buffer.reward[index[:, k]]",
+        "discount * buffer.reward[index[:, k] - 1]",
+        RETURNS + " obs_value bandit context_bandit",
+    ),
+    Mutant(
+        "reward stored a step late",
+        "Buffer(encoded(obs), action, reward, terminated",
+        "Buffer(encoded(obs), action, jnp.roll(reward, 1), terminated",
+        RETURNS + " obs_value bandit context_bandit",
+    ),
+    Mutant(
+        "time and environment axes swapped for rewards",
+        "    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)",
+        "    block = replace(block, reward=block.reward.T)\n"
+        "    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)",
+        RETURNS + " obs_value env_axis",
+    ),
+    Mutant(
+        "write index stuck",
+        "cycle * shape[1] % capacity, num_envs)",
+        "cycle * 0, num_envs)",
+        "stored_transitions phase_flip",
+    ),
+    Mutant(
+        "buffer stops when it is full",
+        "cycle * shape[1] % capacity, num_envs)",
+        "jnp.minimum(cycle * shape[1], capacity - shape[1]), num_envs)",
+        "stored_transitions phase_flip",
+    ),
+    Mutant(
+        "sampling beyond the fill",
+        "stored = jnp.minimum(rows, capacity)",
+        "stored = jnp.asarray(capacity)",
+        "replay_slots",
+    ),
+    Mutant(
+        "an extra transition from the reset",
+        "Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)",
+        "Buffer(encoded(obs), action, reward, terminated & False, truncated & False, encoded(next_obs))",
+        RETURNS + " constant discount reset_leak truncation_pair",
+    ),
+    Mutant("epsilon never decays", "config.start_e + progress *", "config.start_e + 0 * progress *", "exploration"),
+    Mutant(
+        "epsilon inverted",
+        "jnp.where(uniform < epsilon, random_action,",
+        "jnp.where(uniform > epsilon, random_action,",
+        "fresh_actions known_q_metrics",
+    ),
+    Mutant(
+        "greedy action is the worst",
+        "random_action, q.argmax(axis=-1).astype(jnp.int32))",
+        "random_action, q.argmin(axis=-1).astype(jnp.int32))",
+        "known_q_metrics semi_gradient",
+    ),
+    Mutant(
+        "key reset to a constant",
+        "jax.random.split(state.key, 5)",
+        "jax.random.split(jax.random.key(0), 5)",
+        "fresh_randomness fresh_actions",
+    ),
+    Mutant(
+        "key reused across environments",
+        "jax.random.split(key_env, shape)",
+        "jnp.broadcast_to(jax.random.split(key_env, (shape[0], shape[1], 1)), shape)",
+        "fresh_randomness",
+    ),
+    Mutant(
+        "key not advanced in the scan",
+        "jax.random.split(key_env, shape)",
+        "jnp.broadcast_to(jax.random.split(key_env, (1, 1, shape[2])), shape)",
+        "fresh_randomness",
+    ),
+    Mutant(
+        "exploration shared by environments",
+        "draws = jax.random.uniform(key_explore, shape), random_action",
+        "draws = jax.random.uniform(key_explore, shape), jnp.broadcast_to(random_action[..., :1], shape)",
+        "fresh_actions",
+    ),
+    Mutant(
+        "rewards shifted by their mean",
+        "target = targets(task, state.target_params,",
+        "batch = batch._replace(reward=batch.reward - batch.reward.mean())\n"
+        "        target = targets(task, state.target_params,",
+        "constant obs_value",
+    ),
+    Mutant("learning-rate schedule inverted", "(1 - step / num_updates)", "(step / num_updates)", "schedule"),
+    Mutant(
+        "episode return not reset",
+        "jnp.where(ended, new, x), new_episodes",
+        "jnp.where(False, new, x), new_episodes",
+        "episode_metrics",
+    ),
+    Mutant(
+        "metric averaged over the wrong axis",
+        '"kl": jnp.sum(old * jnp.log(old / new), axis=-1).mean()',
+        '"kl": jnp.sum(old * jnp.log(old / new), axis=0).mean()',
+        "known_q_metrics",
+    ),
+    Mutant(
+        "explained variance with its arguments swapped",
+        "explained_variance(old_target, old_value)",
+        "explained_variance(old_value, old_target)",
+        "known_q_metrics",
+    ),
+    Mutant("Adam's epsilon", "eps=config.adam_eps", "eps=1e-5", "", True),
+    Mutant(
+        "Huber's loss for the squared one", "optax.l2_loss(q, target)", "optax.huber_loss(q, target)", "td_loss", True
+    ),
+]
+MUTANTS = {"ppo": PPO, "dqn": DQN}
+
 
 def worker(path: str) -> dict[str, Any]:
     """What the checks say of a file: the first oracle and the first rung that fail, and how each is explained."""
@@ -221,16 +438,17 @@ def worker(path: str) -> dict[str, Any]:
     from probes.oracles import ORACLES
     from rlref.agents import load_agent
 
-    report = check.run(path, only=list(ORACLES), num_seeds=SEEDS)
+    kind = check.kind_of(load_agent(path))
+    report = check.run(path, only=[name for name, oracle in ORACLES.items() if kind in oracle.kinds], num_seeds=SEEDS)
     found: dict[str, Any] = {"oracles": [c.oracle.name for c in report.oracles if c.fault]}
     found |= {"oracle_says": next((c.fault for c in report.oracles if c.fault), ""), "rungs": [], "cause": ""}
-    groups, _ = check.groups_of([p for p in LADDER.values() if "A" in p.kinds], "A", load_agent(path))
+    groups, _ = check.groups_of([p for p in LADDER.values() if kind in p.kinds], kind, load_agent(path))
     done: list[Any] = []
     for group in groups:
         trained = check.run(path, only=[p.name for p in group], num_seeds=SEEDS)
         done += trained.rungs
         if trained.failures:
-            so_far = check.Report(path, "A", [], done)
+            so_far = check.Report(path, kind, [], done)
             found["rungs"] = [r.probe.name for r in trained.rungs if isinstance(r, check.Result) and not r.ok]
             first = trained.failures[0]
             assert isinstance(first, check.Result)
@@ -239,8 +457,8 @@ def worker(path: str) -> dict[str, Any]:
     return found
 
 
-def run(mutant: Mutant, folder: Path) -> dict[str, Any]:
-    source = SOURCE.read_text()
+def run(agent: str, mutant: Mutant, folder: Path) -> dict[str, Any]:
+    source = (AGENTS / f"{agent}.py").read_text()
     assert source.count(mutant.old) == 1, f"{mutant.name}: its text occurs {source.count(mutant.old)} times"
     path = folder / "planted.py"
     path.write_text(source.replace(mutant.old, mutant.new))
@@ -257,6 +475,7 @@ def run(mutant: Mutant, folder: Path) -> dict[str, Any]:
     first = (found["oracles"] or found["rungs"] or [""])[0]
     first_rung = (found["rungs"] or [""])[0]
     return {
+        "agent": agent,
         "bug": mutant.name,
         "equivalent": mutant.equivalent,
         **found,
@@ -268,12 +487,9 @@ def run(mutant: Mutant, folder: Path) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    counted = [r for r in results if not r["equivalent"]]
-    caught = [r for r in counted if r["first"]]
-    rungs = [r for r in counted if r["first_rung"]]
     lines = [
-        "| bug | first failing check | right component | first failing rung | right component | cause it names |",
-        "|---|---|---|---|---|---|",
+        "| agent | bug | first failing check | component | first failing rung | component | cause it names |",
+        "|---|---|---|---|---|---|---|",
     ]
     for r in results:
         name = r["bug"] + (" (equivalent here, not counted)" if r["equivalent"] else "")
@@ -282,13 +498,18 @@ def table(results: list[dict[str, Any]]) -> str:
             for f, k in (("first", "localised"), ("first_rung", "rung_localised"))
         ]
         first, rung = r["first"] or "not caught", r["first_rung"] or "not caught"
-        lines.append(f"| {name} | {first} | {marks[0]} | {rung} | {marks[1]} | {r.get('cause', '')} |")
-    lines += [
-        "",
-        f"Caught {len(caught)} of {len(counted)}, of these localised {sum(r['localised'] for r in caught)}; by oracles "
-        f"{sum(bool(r['oracles']) for r in counted)}, by trained rungs {len(rungs)}, of these localised "
-        f"{sum(r['rung_localised'] for r in rungs)}.",
-    ]
+        cells = (r["agent"].upper(), name, first, marks[0], rung, marks[1], r.get("cause", ""))
+        lines.append(f"| {' | '.join(cells)} |")
+    for agent in dict.fromkeys(r["agent"] for r in results):
+        counted = [r for r in results if r["agent"] == agent and not r["equivalent"]]
+        caught = [r for r in counted if r["first"]]
+        rungs = [r for r in counted if r["first_rung"]]
+        lines += [
+            "",
+            f"{agent.upper()}: caught {len(caught)} of {len(counted)}, of these localised "
+            f"{sum(r['localised'] for r in caught)}; by oracles {sum(bool(r['oracles']) for r in counted)}, by trained "
+            f"rungs {len(rungs)}, of these localised {sum(r['rung_localised'] for r in rungs)}.",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -296,18 +517,22 @@ def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         print(json.dumps(worker(sys.argv[2])))
         return
-    words = sys.argv[1:]
+    agents = [word for word in sys.argv[1:] if word in MUTANTS]
+    words = [word for word in sys.argv[1:] if word not in MUTANTS]
     path = HERE / "results" / "mutants.json"
-    results = {r["bug"]: r for r in json.loads(path.read_text())} if path.exists() else {}
+    results = {(r["agent"], r["bug"]): r for r in json.loads(path.read_text())} if path.exists() else {}
+    every = [(agent, mutant) for agent, mutants in MUTANTS.items() for mutant in mutants]
     with tempfile.TemporaryDirectory() as folder:
-        for mutant in MUTANTS:
-            if not words or any(word in mutant.name for word in words):
-                found = results[mutant.name] = run(mutant, Path(folder))
-                print(f"{mutant.name}: {found['first'] or 'not caught'}; rung {found['first_rung']}", flush=True)
-    ordered = [results[m.name] for m in MUTANTS if m.name in results]
-    print(table(ordered))
-    path.write_text(json.dumps(ordered, indent=1) + "\n")
-    path.with_suffix(".md").write_text(table(ordered))
+        for agent, mutant in every:
+            if agent in (agents or MUTANTS) and (not words or any(word in mutant.name for word in words)):
+                found = results[agent, mutant.name] = run(agent, mutant, Path(folder))
+                print(
+                    f"{agent}, {mutant.name}: {found['first'] or 'not caught'}; rung {found['first_rung']}", flush=True
+                )
+                ordered = [results[a, m.name] for a, m in every if (a, m.name) in results]
+                path.write_text(json.dumps(ordered, indent=1) + "\n")
+                path.with_suffix(".md").write_text(table(ordered))
+    print(path.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import runpy
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import probes
 from probes import check, environments, ladder, oracles, registration, solve
 from probes.ladder import LADDER, Answer
-from rlref import ppo
+from rlref import dqn, ppo
 from rlref.agents import load_agent
 from rlref.errors import UsageError
 
@@ -192,7 +193,7 @@ def test_the_flip_counts_over_resets():
 def test_noise_is_added_with_equal_odds():
     case = LADDER["noisy_reward"].case(0)
     _, _, reward, *_ = walk(case, right_policy(case), 2000)
-    assert set(reward.tolist()) == {1.25, -0.75}
+    assert set(reward.tolist()) == {1.0, -0.5}
     assert reward.mean() == pytest.approx(0.25, abs=0.1)
 
 
@@ -207,68 +208,103 @@ def test_actions_reach_the_continuous_environment_as_they_come():
 # Checks that can fail.
 
 
+RUNGS = [(name, kind) for kind in "AQ" for name, probe in LADDER.items() if kind in probe.kinds]
+
+
+def values(probe, kind, case, answer):
+    """V `[n]` of an answer, or Q `[n, A]`."""
+    return probe.action_values(case, answer) if kind == "Q" else answer.value
+
+
 def distance(probe, kind, case, wrong):
     """How far a wrong answer is from the truth, in tolerances, in what it says."""
     parts = []
-    if wrong.value is not None and case.truth.value is not None:
-        parts.append(np.nanmax(np.abs(wrong.value - case.truth.value)) / probe.tolerance)
+    value, truth = (values(probe, kind, case, answer) for answer in (wrong, case.truth))
+    if value is not None and truth is not None:
+        parts.append(np.nanmax(np.abs(value - truth)) / probe.tolerance)
     if wrong.policy is not None and case.truth.policy is not None:
         parts.append(np.nanmax(np.abs(wrong.policy - case.truth.policy)) / probe.policy_tolerance)
     return max(parts)
 
 
-@pytest.mark.parametrize("name", LADDER)
-def test_tolerances_are_below_a_quarter_of_the_way_to_every_wrong_answer(name):
+@pytest.mark.parametrize(("name", "kind"), RUNGS)
+def test_tolerances_are_below_a_quarter_of_the_way_to_every_wrong_answer(name, kind):
     probe = LADDER[name]
     assert probe.wrong(probe.case(0))
     for seed in range(8):
         case = probe.case(seed)
         for cause, wrong in probe.wrong(case).items():
-            assert distance(probe, "A", case, wrong) > 4, cause
+            assert distance(probe, kind, case, wrong) > 4, cause
 
 
 def answering(probe, kind, answers, seeds=range(8)):
-    """A Result of an agent that gives `answers` (of a case) as V and policy."""
+    """A Result of an agent that gives `answers` (of a case) as V or Q, and policy."""
     cases = [probe.case(seed) for seed in seeds]
     given = [answers(case) for case in cases]
-    value = np.stack(
-        [np.zeros(len(c.params.obs)) if a.value is None else a.value for c, a in zip(cases, given, strict=True)]
-    )
+    value = []
+    for case, answer in zip(cases, given, strict=True):
+        x = values(probe, kind, case, answer)
+        shape = case.params.reward.shape if kind == "Q" else len(case.params.obs)
+        value.append(np.zeros(shape) if x is None else x)
     empty = [
         np.full(c.params.reward.shape if isinstance(c.params, environments.Tables) else c.params.optimum.shape, 0.5)
         for c in cases
     ]
     policy = np.stack([e if a.policy is None else a.policy for e, a in zip(empty, given, strict=True)])
-    outcome = check.Outcome(value, np.nan_to_num(policy, nan=0.5))
+    outcome = check.Outcome(np.stack(value), np.nan_to_num(policy, nan=0.5))
     return check.judge(probe, kind, seeds, cases, outcome, outcome)
 
 
-@pytest.mark.parametrize("name", [n for n, p in LADDER.items() if "A" in p.kinds])
-def test_an_agent_that_answers_the_truth_passes(name):
-    assert answering(LADDER[name], "A", lambda case: case.truth).ok
+@pytest.mark.parametrize(("name", "kind"), RUNGS)
+def test_an_agent_that_answers_the_truth_passes(name, kind):
+    assert answering(LADDER[name], kind, lambda case: case.truth).ok
 
 
-@pytest.mark.parametrize("name", [n for n, p in LADDER.items() if "A" in p.kinds])
-def test_every_wrong_answer_fails_and_is_named(name):
+@pytest.mark.parametrize(("name", "kind"), RUNGS)
+def test_every_wrong_answer_fails_and_is_named(name, kind):
     probe = LADDER[name]
     for cause in probe.wrong(probe.case(0)):
 
         def give(case, cause=cause):
             wrong = probe.wrong(case)[cause]
-            return Answer(*(x if y is None else y for x, y in zip(
-                (case.truth.value, case.truth.policy), (wrong.value, wrong.policy), strict=True
-            )))  # fmt: skip
+            value, truth = (values(probe, kind, case, answer) for answer in (wrong, case.truth))
+            value = truth if value is None else value
+            policy = case.truth.policy if wrong.policy is None else wrong.policy
+            return Answer(policy=policy, **{"q" if kind == "Q" else "value": value})
 
-        result = answering(probe, "A", give)
+        result = answering(probe, kind, give)
         assert not result.passed.any(), cause
         if not probe.fingerprints:
-            report = check.Report("planted", "A", [], [result])
+            report = check.Report("planted", kind, [], [result])
             assert check.cause(report, result) == cause
             assert f"FAIL at {name}: look at {probe.isolates}" in check.verdict(report)
 
 
+def test_agents_of_action_values_have_to_know_every_action():
+    # The right policy and V do not help where the value of the other arm is wrong.
+    probe = LADDER["bandit"]
+
+    def give(case):
+        q = case.params.reward.copy()
+        q[0, q[0].argmin()] = 0.5
+        return Answer(q=q, policy=case.truth.policy)
+
+    assert not answering(probe, "Q", give).passed.any()
+    result = answering(probe, "Q", give, range(1))
+    assert "expected Q (" in check.verdict(check.Report("planted", "Q", [], [result]))
+
+
+def test_the_truth_of_phase_flip_is_that_of_the_new_sign():
+    case = LADDER["phase_flip"].case(0)
+    q = LADDER["phase_flip"].action_values(case, case.truth)
+    np.testing.assert_array_equal(q, -case.params.reward)
+    assert q.max() == 1
+    assert (q.argmax() == case.truth.policy.argmax()).all()
+
+
+@pytest.mark.parametrize("kind", ["A", "Q"])
 @pytest.mark.parametrize("cause", solve.WRONG)
-def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause):
+def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause, kind):
     def give(case):
         value = solve.state_values(case.params, right_policy(case), gamma, solve.WRONG[cause])
         return Answer(np.full(len(case.params.obs), 1e6) if value is None else value)
@@ -276,8 +312,8 @@ def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause):
     rungs = []
     for name in FINGERPRINTS:
         gamma = LADDER[name].gamma
-        rungs.append(answering(LADDER[name], "A", give))
-    report = check.Report("planted", "A", [], rungs)
+        rungs.append(answering(LADDER[name], kind, give))
+    report = check.Report("planted", kind, [], rungs)
     assert not report.ok
     assert check.cause(report, report.failures[0]) == cause
     assert cause in check.verdict(report)
@@ -314,26 +350,34 @@ def test_the_bound_is_that_of_clopper_and_pearson():
 
 @pytest.fixture(scope="module")
 def climbed():
-    return check.run("ppo", only=[name for name, probe in LADDER.items() if "A" in probe.kinds])
+    """A function of an agent's name: its report, trained once."""
+    return functools.cache(lambda name: check.run(name, only=list(LADDER_OF[name])))
+
+
+LADDER_OF = {
+    agent: [name for name, probe in LADDER.items() if kind in probe.kinds]
+    for agent, kind in (("ppo", "A"), ("dqn", "Q"))
+}
 
 
 @pytest.mark.timeout(600)
-def test_ppo_passes_every_rung_on_every_seed(climbed):
-    assert {r.probe.name: int(r.passed.sum()) for r in climbed.rungs} == {
-        name: 64 for name, probe in LADDER.items() if "A" in probe.kinds
-    }
-    assert check.verdict(climbed).startswith("PASS: ppo answers every check right, each rung on 64 of 64 seeds")
+@pytest.mark.parametrize("agent", LADDER_OF)
+def test_agents_pass_every_rung_on_every_seed(agent, climbed):
+    report = climbed(agent)
+    assert {r.probe.name: int(r.passed.sum()) for r in report.rungs} == dict.fromkeys(LADDER_OF[agent], 64)
+    assert check.verdict(report).startswith(f"PASS: {agent} answers every check right, each rung on 64 of 64 seeds")
 
 
-def test_an_untrained_agent_fails_every_rung(climbed):
-    for rung in climbed.rungs:
-        untrained = check.judge(rung.probe, "A", rung.seeds, rung.cases, rung.untrained, rung.untrained)
+@pytest.mark.parametrize("agent", LADDER_OF)
+def test_an_untrained_agent_fails_every_rung(agent, climbed):
+    for rung in climbed(agent).rungs:
+        untrained = check.judge(rung.probe, rung.kind, rung.seeds, rung.cases, rung.untrained, rung.untrained)
         assert untrained.passed.sum() <= 2, rung.probe.name
 
 
 def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed):
     again = check.train_group(ppo, "A", [LADDER["bandit"]], range(2, 5))[0]
-    bandit = next(r for r in climbed.rungs if r.probe.name == "bandit")
+    bandit = next(r for r in climbed("ppo").rungs if r.probe.name == "bandit")
     np.testing.assert_array_equal([c.truth.policy for c in again.cases], [c.truth.policy for c in bandit.cases[2:5]])
     np.testing.assert_allclose(again.outcome.policy, bandit.outcome.policy[2:5], atol=0.02)
 
@@ -341,16 +385,17 @@ def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed
 SOURCE = Path(ppo.__file__).read_text()
 
 
-def planted(tmp_path, old, new):
-    """A copy of ppo.py with a fault."""
-    assert SOURCE.count(old) == 1
+def planted(tmp_path, old, new, agent=ppo):
+    """A copy of an agent's file with a fault."""
+    source = Path(agent.__file__).read_text()
+    assert source.count(old) == 1
     path = tmp_path / "planted.py"
-    path.write_text(SOURCE.replace(old, new))
+    path.write_text(source.replace(old, new))
     return str(path)
 
 
 # Each oracle with a fault that it is to find.
-FAULTS = [
+FAULTS = {ppo: [
     ("advantages", "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"),
     ("categorical", "return -jnp.sum(jnp.exp(self.log_probs)", "return -jnp.mean(jnp.exp(self.log_probs)"),
     ("gaussian", "return jnp.sum(-0.5 * z**2", "return jnp.mean(-0.5 * z**2"),
@@ -362,13 +407,44 @@ FAULTS = [
     ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": part.policy.kl(policy).sum()'),
     ("first_ratio", "log_prob = policy.log_prob(action)\n", "log_prob = 0.9 * policy.log_prob(action)\n"),
     ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
-]  # fmt: skip
+], dqn: [
+    ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
+    ("next_state_values", "return target_q.max(axis=-1)", "return target_q.mean(axis=-1)"),
+    ("next_state_values", "taken(target_q, online_q.argmax(axis=-1))", "taken(online_q, target_q.argmax(axis=-1))"),
+    ("exploration", "progress * (config.end_e - config.start_e)", "progress * config.end_e"),
+    ("replay_slots", "bits % starts.astype(jnp.uint32)", "bits % jnp.uint32(capacity * num_envs)"),
+    ("replay_slots", "(row + k) % capacity", "jnp.minimum(row + k, capacity - 1)"),
+    ("sampled_returns", "jnp.where(buffer.terminated[last]", "jnp.where(ended[:, -1]"),
+    ("sampled_returns", "counted &= ~ended[:, k]", "counted &= ~buffer.terminated[index[:, k]]"),
+    ("td_loss", "return error.mean(), q", "return error.sum(), q"),
+    ("fresh_randomness", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
+    ("episode_metrics", "jnp.where(ended, new, x), new_episodes", "jnp.where(False, new, x), new_episodes"),
+    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
+    ("fresh_actions", "jax.random.randint(key_action, shape", "jax.random.randint(jax.random.key(0), shape"),
+    ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
+    ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
+     "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
+    ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),
+    ("stored_transitions", "cycle * shape[1] % capacity", "0 * cycle"),
+    ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
+]}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "old", "new"), FAULTS)
-def test_each_oracle_passes_ppo_and_fails_on_a_planted_fault(name, old, new, tmp_path):
-    assert check.run("ppo", only=[name]).ok
-    report = check.run(planted(tmp_path, old, new), only=[name])
+@pytest.mark.parametrize("agent", FAULTS, ids=lambda agent: agent.__name__)
+def test_agents_pass_every_oracle(agent):
+    kind = check.kind_of(agent)
+    own = [name for name, oracle in oracles.ORACLES.items() if kind in oracle.kinds]
+    report = check.run(agent, only=own)
+    assert [(c.oracle.name, c.fault, c.why) for c in report.oracles] == [(name, "", "") for name in own]
+    # Two have tests of their own below.
+    assert set(own) - {"every_parameter_moves", "seeds_apart"} == {name for name, _, _ in FAULTS[agent]}
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "old", "new"), [(a, *fault) for a, faults in FAULTS.items() for fault in faults]
+)
+def test_each_oracle_fails_on_a_planted_fault(agent, name, old, new, tmp_path):
+    report = check.run(planted(tmp_path, old, new, agent), only=[name])
     assert [c.oracle.name for c in report.failures] == [name]
     assert f"FAIL at {name}: look at {oracles.ORACLES[name].isolates}." in check.verdict(report)
 
@@ -480,12 +556,18 @@ def test_unknown_names_are_refused():
 
 def test_sizes_are_primes_and_different():
     sizes = check.SETTINGS["A"]
-    counts = {sizes["num_envs"], sizes["num_steps"], *(p.settings.get("num_steps", 11) for p in LADDER.values())}
+    counts = {
+        sizes["num_envs"],
+        sizes["num_steps"],
+        *(p.settings.get("A", {}).get("num_steps", 11) for p in LADDER.values()),
+    }
+    q = check.SETTINGS["Q"]
+    counts |= {q["num_envs"], q["train_frequency"] // q["num_envs"], q["batch_size"]}
     widths = {check.WIDTH, check.ACTIONS, 3, 5, 13}
     assert all(n > 1 and all(n % k for k in range(2, n)) for n in counts | widths)
     assert not counts & widths
     for probe in LADDER.values():
-        assert probe.settings.get("num_minibatches", sizes["num_minibatches"]) in (1, sizes["num_envs"])
+        assert probe.settings.get("A", {}).get("num_minibatches", sizes["num_minibatches"]) in (1, sizes["num_envs"])
 
 
 def test_what_a_seed_meets_differs_between_seeds():
@@ -507,5 +589,5 @@ def test_gymnasium_knows_every_probe():
 
 
 def test_agents_of_a_file_are_told_by_their_value():
-    assert check.kind_of(load_agent("ppo")) == "A"
+    assert [check.kind_of(load_agent(name)) for name in ("ppo", "dqn")] == ["A", "Q"]
     assert ladder.LADDER is probes.LADDER

@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -11,20 +13,29 @@ def test_score_table_is_the_one_that_the_script_wrote():
 
 def test_speed_figures_are_those_that_the_script_wrote():
     speed = json.loads((ROOT / "scripts" / "results" / "speed.json").read_text())
-    assert f"{speed['rejax']['ratio']:.2f} x" in README
-    assert f"{100 * speed['diagnostics']['cost']:.1f} %" in README
-    assert f"{speed['memory'][-1]['peak_rss_mb']:,} MB" in README
+    for agent in ("ppo", "dqn"):
+        assert f"{speed[f'{agent}/rejax']['ratio']:.2f} x" in README
+        assert f"{100 * speed[f'{agent}/diagnostics']['cost']:.1f} %" in README
+    assert f"{speed['ppo/memory'][-1]['peak_rss_mb']:,} MB" in README
+    for row in speed["dqn/seeds"]["runs"]:
+        assert f"| {row['seeds']} | {row['steps_per_second']:,} | {row['seconds_per_seed']:.2f} |" in README
+    assert f"{speed['dqn/seeds']['bytes']['Breakout-MinAtar, bool']['bytes_per_transition']:.0f} bytes" in README
 
 
-def test_expected_result_in_the_agent_is_what_was_measured():
-    scores = json.loads((ROOT / "scripts" / "results" / "scores.json").read_text())["CartPole-v1"]["scores"]
-    assert len(scores) == 32
-    assert f"the worst seed at {min(scores):.0f};" in (ROOT / "rlref" / "ppo.py").read_text()
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_expected_result_in_the_agent_is_what_was_measured(agent):
+    measured = json.loads((ROOT / "scripts" / "results" / "scores.json").read_text())[f"{agent}/CartPole-v1"]
+    assert len(measured["scores"]) == 32
+    said = " ".join((ROOT / "rlref" / f"{agent}.py").read_text().split())
+    assert f"ends at a mean return of {measured['iqm']:.0f}, IQM over 32 seeds, the worst seed at" in said
+    assert f"the worst seed at {min(measured['scores']):.0f};" in said
 
 
 def test_planted_bugs_are_those_that_the_script_found():
     results = ROOT / "scripts" / "results"
     assert (results / "mutants.md").read_text().strip() in (ROOT / "probes" / "README.md").read_text()
-    counted = [row for row in json.loads((results / "mutants.json").read_text()) if not row["equivalent"]]
-    caught = sum(bool(row["first"]) for row in counted)
-    assert f"it catches {caught} of {len(counted)} planted bugs" in README
+    rows = json.loads((results / "mutants.json").read_text())
+    for agent in ("ppo", "dqn"):
+        counted = [row for row in rows if row["agent"] == agent and not row["equivalent"]]
+        caught = sum(bool(row["first"]) for row in counted)
+        assert f"{caught} of {len(counted)} planted in {agent.upper()}" in " ".join(README.split())

@@ -7,6 +7,7 @@ The runner knows an agent through its contract alone. What it trains is a list o
 each other, so nothing crosses devices; statistics over seeds are the host's.
 """
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -37,6 +38,7 @@ MAX_CHUNK = 256  # updates of one chunk at most
 WRITE_SECONDS = 5.0  # metrics are written to the run's folder this often
 EVAL_LIMIT = 10_000  # steps of an evaluation's episode, where the environment names no limit of its own
 MEMORY_SHARE = 0.8  # of the free memory that a group of rows may take
+IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
 
 
 class Display(Protocol):
@@ -283,7 +285,11 @@ def row_bytes(module: ModuleType, config: Any, env: Any, env_params: Any, num_se
 
 
 def peak_bytes(jaxpr: Any) -> int:
-    """The most bytes of values alive at once, if each is freed after its last use and nothing is fused or reused."""
+    """The most bytes of values alive at once, if each is freed after its last use and nothing is fused.
+
+    What is written in place takes the place of an operand of its shape that is not used any more: so a replay buffer
+    counts once.
+    """
 
     def size(var: Any) -> int:
         # A PRNG key's dtype knows the bytes of a key; every other dtype those of an element.
@@ -298,10 +304,14 @@ def peak_bytes(jaxpr: Any) -> int:
         inner = 0
         for sub in jax_core.jaxprs_in_params(eqn.params):
             inner = max(inner, peak_bytes(sub) - sum(size(v) for v in {*sub.invars, *sub.constvars}))
-        alive += sum(size(v) for v in eqn.outvars)
+        done = {v for v in eqn.invars if not isinstance(v, literal) and last_use[v] == i}
+        free = collections.Counter(str(v.aval) for v in done if eqn.primitive.name in IN_PLACE)
+        reused = free & collections.Counter(str(v.aval) for v in eqn.outvars)
+        taken_over = sum(count * next(size(v) for v in done if str(v.aval) == aval) for aval, count in reused.items())
+        alive += sum(size(v) for v in eqn.outvars) - taken_over
         peak = max(peak, alive + inner)
-        done = {v for v in (*eqn.invars, *eqn.outvars) if not isinstance(v, literal) and last_use.get(v, i) == i}
-        alive -= sum(size(v) for v in done)
+        alive -= sum(size(v) for v in done) - taken_over
+        alive -= sum(size(v) for v in eqn.outvars if last_use.get(v, i) == i)
     return peak
 
 

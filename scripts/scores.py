@@ -80,10 +80,12 @@ BENCHMARKS = {
     ),
     "dqn/MountainCar-v0": Benchmark(
         {
+            "num_envs": 5,
+            "train_frequency": 5,
             "learning_rate": 4e-3,
+            "anneal_lr": True,
             "gamma": 0.98,
             "buffer_size": 50_000,
-            "target_network_frequency": 1000,
             "exploration_fraction": 0.2,
             "end_e": 0.02,
         },

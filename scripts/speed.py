@@ -106,7 +106,7 @@ def worker_rejax(agent: str, num_seeds: int, total_timesteps: int) -> dict[str, 
 
 
 def worker_diagnostics(agent: str) -> dict[str, Any]:
-    """Medians over 20 turns of updates past any warm-up, with all diagnostics and with none: XLA drops what is not used."""
+    """Medians over 20 turns of updates past any warm-up, with all diagnostics and without: XLA drops what is unused."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, NamedSharding

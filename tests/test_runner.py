@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import ppo, runner
+from rlref import dqn, envs, ppo, runner
 from rlref.errors import UsageError
 
 SMALL = ppo.Config(
@@ -105,6 +106,25 @@ def test_memory_estimate_counts_what_is_alive():
 
     estimate = runner.peak_bytes(jax.make_jaxpr(f)(jnp.zeros(1000)).jaxpr)
     assert 8e6 <= estimate <= 8.1e6
+
+
+def test_memory_estimate_counts_what_is_written_in_place_once():
+    def step(x, i):
+        return jax.lax.dynamic_update_slice(x, jnp.ones(1), (i,)), None
+
+    def f(x, keep):
+        y, _ = jax.lax.scan(step, x, jnp.arange(10))
+        return (x, y) if keep else y
+
+    for keep, least in ((False, 4e6), (True, 8e6)):
+        estimate = runner.peak_bytes(jax.make_jaxpr(functools.partial(f, keep=keep))(jnp.zeros(1_000_000)).jaxpr)
+        assert least <= estimate <= 1.01 * least
+
+
+def test_memory_estimate_of_a_replay_buffer_is_its_size():
+    config = dqn.Config(buffer_size=1_000_000, hidden_sizes=(8,))
+    env, params = envs.make_env("CartPole-v1")
+    assert 42e6 <= runner.row_bytes(dqn, config, env, params, None) <= 44e6  # 42 bytes a transition
 
 
 def test_memory_estimate_sees_a_rollout():

@@ -676,9 +676,9 @@ def check(config: Config) -> None:
         require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
 
 
-@partial(jax.jit, static_argnums=(0, 2, 3))
-def storage_error(env: Any, env_params: Any, buffer_dtype: str, steps: int) -> jax.Array:
-    """Largest difference between observations and what the buffer gives back, over random steps in 16 environments."""
+@partial(jax.jit, static_argnums=(0, 2))
+def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
+    """What random actions meet in 16 environments, and the final observations, all in one row `[...]`."""
     space = env.action_space(env_params)
 
     def episodes(key: jax.Array) -> jax.Array:
@@ -693,9 +693,24 @@ def storage_error(env: Any, env_params: Any, buffer_dtype: str, steps: int) -> j
         return jax.lax.scan(step, start, jax.random.split(key, steps))[1]
 
     obs = jax.vmap(episodes)(jax.random.split(jax.random.key(0), 16))
-    obs = obs.reshape(-1, *obs.shape[3:])
-    restored = decode(encode(obs, buffer_dtype), buffer_dtype, obs)
-    return jnp.abs(obs.astype(jnp.float32) - restored.astype(jnp.float32)).max()
+    return obs.reshape(-1, *obs.shape[3:])
+
+
+def check_storage(config: Config, env: Any, env_params: Any) -> None:
+    """Raise ValueError, in one line, unless the replay buffer gives back what it was given, on real observations."""
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(env_params))
+    if config.buffer_dtype == "same" or traced:
+        return
+    with jax.ensure_compile_time_eval():  # for real, also where `make` itself is traced
+        obs = some_observations(env, env_params, 64)
+        # Not within that program: the compiler takes a conversion there and back for none at all.
+        restored = decode(encode(obs, config.buffer_dtype), config.buffer_dtype, obs)
+        error = np.abs(np.asarray(obs, np.float64) - np.asarray(restored, np.float64)).max()
+    if not error == 0:
+        raise ValueError(
+            f"buffer_dtype is {config.buffer_dtype!r}, which changes observations of {config.env_id} by up to "
+            f"{error:.3g}; it must be 'same', or 'uint8' for whole numbers to 255, or 'bool' for 0 and 1"
+        )
 
 
 def make_task(config: Config, env: Any, env_params: Any) -> Task:
@@ -737,15 +752,7 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
             size = (size - kernel) // stride + 1
         if size < 1:
             raise ValueError(f"conv_layers {config.conv_layers} leave nothing of images of shape {obs_space.shape}")
-    known = not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(env_params))
-    if config.buffer_dtype != "same" and known:
-        with jax.ensure_compile_time_eval():  # on real observations, also where `make` is traced
-            error = float(storage_error(env, env_params, config.buffer_dtype, 64))
-        if error > 0:
-            raise ValueError(
-                f"buffer_dtype is {config.buffer_dtype!r}, which changes observations of {config.env_id} by up to "
-                f"{error:.3g}; it must be 'same', or 'uint8' for whole numbers to 255, or 'bool' for 0 and 1"
-            )
+    check_storage(config, env, env_params)
     task = make_task(config, env, env_params)
     steps_per_update = config.cycles_per_update * config.train_frequency
     num_updates = config.total_timesteps // steps_per_update

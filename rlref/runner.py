@@ -335,7 +335,7 @@ def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, displa
     if fit < 1:
         raise UsageError(
             f"one seed takes about {bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there are; "
-            "a smaller rollout or network would take less"
+            "a smaller rollout, replay buffer or network would take less"
         )
     groups = math.ceil(num_rows / fit)
     rows = math.ceil(num_rows / groups)

@@ -385,8 +385,14 @@ def collect(
 
 
 def new_episodes(num_envs: int) -> Episode:
-    zeros = jnp.zeros(num_envs)
-    return Episode(zeros, jnp.zeros(num_envs, jnp.int32), zeros, zeros, jnp.ones(num_envs))
+    """Sums before the first step, each an array of its own: states are donated."""
+    return Episode(
+        total=jnp.zeros(num_envs),
+        length=jnp.zeros(num_envs, jnp.int32),
+        q_sum=jnp.zeros(num_envs),
+        return_sum=jnp.zeros(num_envs),
+        weight=jnp.ones(num_envs),
+    )
 
 
 def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
@@ -615,9 +621,9 @@ def check(config: Config) -> None:
     def whole(x: Any) -> bool:
         return isinstance(x, int | np.integer) and not isinstance(x, bool) and bool(x >= 1)
 
-    def multiple(name: str, of: str, unit: int) -> None:
-        low = getattr(config, name) // unit * unit
-        nearest = " or ".join(str(x) for x in (low, low + unit) if x > 0)
+    def multiple(name: str, of: str, unit: int, least: int = 1) -> None:
+        low = max(getattr(config, name), least) // unit * unit
+        nearest = " or ".join(str(x) for x in (low, low + unit) if x >= least)
         require(getattr(config, name) % unit == 0, name, f"a multiple of {of} = {unit}, such as {nearest}")
 
     counts = ("total_timesteps", "num_envs", "train_frequency", "cycles_per_update", "learning_starts", "buffer_size")
@@ -625,7 +631,7 @@ def check(config: Config) -> None:
         require(whole(getattr(config, name)), name, "a whole number of at least 1")
     frequency, cycles = config.train_frequency, config.cycles_per_update
     multiple("train_frequency", "num_envs", config.num_envs)
-    multiple("buffer_size", "train_frequency", frequency)
+    multiple("buffer_size", "train_frequency", frequency, max(config.batch_size, config.learning_starts))
     require(config.buffer_size >= config.batch_size, "buffer_size", f"at least batch_size = {config.batch_size}")
     rule = f"at least learning_starts = {config.learning_starts}, or the warm-up is forgotten before it is used"
     require(config.buffer_size >= config.learning_starts, "buffer_size", rule)
@@ -635,14 +641,13 @@ def check(config: Config) -> None:
     size = cycles * frequency
     one_update = f"one update's cycles_per_update {cycles} x train_frequency {frequency} = {size}"
     require(config.total_timesteps >= size, "total_timesteps", f"at least {one_update}")
-    # A sync comes after a gradient step, and at the same place in every update, or at the end of some.
-    multiple("target_network_frequency", "train_frequency", frequency)
-    period = config.target_network_frequency // frequency
-    works = [p * frequency for p in range(1, cycles + 1) if cycles % p == 0]
-    works += [size * k for k in (period // cycles, period // cycles + 1) if k > 1]
-    nearest = sorted(sorted(works, key=lambda x: abs(x - config.target_network_frequency))[:3])
-    rule = f"a divisor or a multiple of {one_update}, such as {nearest}"
-    require(cycles % period == 0 or period % cycles == 0, "target_network_frequency", rule)
+    # Syncs come after a gradient step, at the same places in every update, or at the end of some.
+    period = config.target_network_frequency / frequency
+    works = [p for p in range(1, cycles + 1) if cycles % p == 0]
+    works += [cycles * k for k in (period // cycles, period // cycles + 1) if k > 1]
+    nearest = sorted(int(p) * frequency for p in sorted(works, key=lambda p: abs(p - period))[:3])
+    rule = f"a multiple of train_frequency, and a divisor or a multiple of {one_update}, such as {nearest}"
+    require(period in works or period % cycles == 0, "target_network_frequency", rule)
 
     choices = {
         "buffer_dtype": ("same", "uint8", "bool"),
@@ -665,7 +670,7 @@ def check(config: Config) -> None:
     unit_interval = ("gamma", "tau", "start_e", "end_e", "exploration_fraction")
     bounds = dict.fromkeys(unit_interval, (0.0, 1.0, "a number from 0 to 1"))
     bounds["learning_rate"] = (0.0, finite, "a finite number of at least 0")
-    bounds["max_grad_norm"] = (0.0, math.inf, "a number of at least 0, or None")
+    bounds["max_grad_norm"] = (above_0, math.inf, "a number above 0, or None")  # at 0, a zero gradient gives 0 / 0
     bounds["adam_eps"] = (above_0, finite, "a finite number above 0")  # at 0, 0 / 0 follows
     bounds["tau"] = (above_0, 1.0, "a number above 0, to 1")  # at 0 the target would stay as it began
     for name, (low, high, rule) in bounds.items():

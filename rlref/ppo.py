@@ -647,8 +647,9 @@ def check(config: Config) -> None:
     at_least_0 = ("learning_rate", "clip_coef", "ent_coef", "vf_coef", "target_kl")
     bounds = dict.fromkeys(at_least_0, (0.0, finite, "a finite number of at least 0"))
     bounds |= dict.fromkeys(("gamma", "gae_lambda"), (0.0, 1.0, "a number from 0 to 1"))
-    bounds["max_grad_norm"] = (0.0, math.inf, "a number of at least 0, or inf")
-    bounds["adam_eps"] = (float(np.finfo(np.float32).tiny), finite, "a finite number above 0")  # at 0, 0 / 0 follows
+    above_0 = float(np.finfo(np.float32).tiny)  # at 0 either of these can give 0 / 0
+    bounds["max_grad_norm"] = (above_0, math.inf, "a number above 0, or inf")
+    bounds["adam_eps"] = (above_0, finite, "a finite number above 0")
     bounds["init_log_std"] = (-finite, finite, "a finite number")
     for name, (low, high, rule) in bounds.items():
         value = getattr(config, name)

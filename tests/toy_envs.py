@@ -127,3 +127,54 @@ class Still(environment.Environment[environment.EnvState, environment.EnvParams]
 
     def action_space(self, params=None):
         return self.spaces[1]
+
+
+@struct.dataclass
+class TagsState(environment.EnvState):
+    tag: jax.Array
+
+
+class Tags(environment.Environment[TagsState, environment.EnvParams]):
+    """Shows the random number of the episode (20 bits) and the time (3 bits), all as 0. and 1.; four actions.
+
+    The number decides when and how the episode ends; it, the time and the action decide the reward.
+    """
+
+    bits = np.arange(23)
+
+    @staticmethod
+    def reward(tag, time, action):
+        return tag % 1000 + 1000 * time + 10_000 * action
+
+    @staticmethod
+    def ends(tag, time):
+        """Terminated, and truncated, by the step that led to `time`; every third episode is both."""
+        over, kind = time >= 2 + tag % 4, tag // 4 % 3
+        return over & (kind != 1), over & (kind != 0)
+
+    @staticmethod
+    def read(obs):
+        """The number of the episode and the time of observations `[..., 23]`."""
+        number = (np.asarray(obs).astype(np.int64) << Tags.bits).sum(axis=-1)
+        return number % 2**20, number // 2**20
+
+    def show(self, state):
+        return ((state.tag + 2**20 * state.time) >> self.bits & 1).astype(jnp.float32)
+
+    def reset_env(self, key, params):
+        state = TagsState(jnp.int32(0), jax.random.randint(key, (), 0, 2**20))
+        return self.show(state), state
+
+    def step_env(self, key, state, action, params):
+        reward = self.reward(state.tag, state.time, action).astype(jnp.float32)
+        state = TagsState(state.time + 1, state.tag)
+        return self.show(state), state, reward, self.ends(state.tag, state.time)[0], {}
+
+    def is_truncated(self, state, params):
+        return self.ends(state.tag, state.time)[1]
+
+    def action_space(self, params=None):
+        return spaces.Discrete(4)
+
+    def observation_space(self, params=None):
+        return spaces.Box(0, 1, (23,))

@@ -110,10 +110,12 @@ def check_values(name: str, value_fn: Callable[[np.ndarray], Any], variant: int 
     if measured.shape == (n,):
         expected, kind = case.truth.value, "A"
     else:
-        expected, kind = check.solve.action_values(case.params, case.truth.value, probe.gamma), "Q"
+        expected, kind = probe.action_values(case, case.truth), "Q"
+        assert expected is not None
     if measured.shape != expected.shape:
         raise UsageError(f"value_fn gives shape {measured.shape[1:]}; V is a number, Q has {expected.shape[1]} of them")
-    return compare(probe, case, kind, Answer(value=measured), Answer(value=case.truth.value), expected)
+    truth = Answer(case.truth.value, q=None if kind == "A" else expected)
+    return compare(probe, case, kind, Answer(value=measured), truth, expected)
 
 
 def check_policy(name: str, policy_fn: Callable[[np.ndarray], Any], variant: int = 0) -> Comparison:
@@ -146,9 +148,8 @@ def compare(probe: Probe, case: Case, kind: str, answer: Answer, truth: Answer, 
     ok = check.error(probe, kind, case, answer, truth) <= 1
     near = {}
     for cause, wrong in probe.wrong(case).items():
-        to = Answer(value=wrong.value) if of_value else Answer(policy=wrong.policy)
-        if to.value is not None or to.policy is not None:
-            near[cause] = check.error(probe, kind, case, answer, to)
+        to = Answer(wrong.value, q=wrong.q) if of_value else Answer(policy=wrong.policy)
+        near[cause] = check.error(probe, kind, case, answer, to)
     cause = min(near, key=lambda c: near[c], default="")
     named = "" if ok or near.get(cause, 3.0) > 2 else cause
     measured = answer.value if of_value else answer.policy

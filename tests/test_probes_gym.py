@@ -67,6 +67,15 @@ def test_action_values_are_compared_with_the_truth():
     assert not probes.check_values("context_bandit", lambda obs: -q[obs.tobytes()], variant=4).ok
 
 
+def test_a_wrong_action_value_is_named():
+    """Of the probe whose rewards change sign, the values of the old sign are wrong and those of the new one right."""
+    before = LADDER["phase_flip"].case(4).params.reward[0]
+    assert probes.check_values("phase_flip", lambda obs: -before, variant=4).ok
+    found = probes.check_values("phase_flip", lambda obs: before, variant=4)
+    assert not found.ok
+    assert found.cause == "old transitions stay in the buffer"
+
+
 def test_policies_are_compared_with_the_truth():
     case = LADDER["context_bandit"].case(4)
     best = {obs.tobytes(): row.argmax() for obs, row in zip(case.params.obs, case.truth.policy, strict=True)}

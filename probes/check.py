@@ -55,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "cycles_per_update": 5,
         "learning_starts": 770,
         "buffer_size": 15400,
+        "buffer_dtype": "same",
         "batch_size": 31,
         "learning_rate": 1.5e-2,
         "anneal_lr": True,

@@ -107,11 +107,9 @@ def check_values(name: str, value_fn: Callable[[np.ndarray], Any], variant: int 
         raise UsageError(f"the probe {name!r} says nothing about values; use check_policy")
     measured = np.asarray([np.asarray(value_fn(obs), np.float64) for obs in case.params.obs])
     n = len(case.params.obs)
-    if measured.shape == (n,):
-        expected, kind = case.truth.value, "A"
-    else:
-        expected, kind = probe.action_values(case, case.truth), "Q"
-        assert expected is not None
+    kind = "A" if measured.shape == (n,) else "Q"
+    expected = case.truth.value if kind == "A" else probe.action_values(case, case.truth)
+    assert expected is not None  # as the truth has V
     if measured.shape != expected.shape:
         raise UsageError(f"value_fn gives shape {measured.shape[1:]}; V is a number, Q has {expected.shape[1]} of them")
     truth = Answer(case.truth.value, q=None if kind == "A" else expected)

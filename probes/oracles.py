@@ -67,6 +67,19 @@ def missing(wanted: Oracle, module: ModuleType) -> str:
     return ""
 
 
+def need(module: ModuleType, *settings: str) -> None:
+    """Raise CannotAskError unless the agent's Config has these settings."""
+    fields = {f.name for f in dataclasses.fields(module.Config)}
+    if lacking := [name for name in settings if name not in fields]:
+        raise CannotAskError(f"its Config lacks {', '.join(lacking)}")
+
+
+def configure(module: ModuleType, **settings: Any) -> Any:
+    """A Config with these settings. Raises CannotAskError if it lacks one."""
+    need(module, *settings)
+    return module.Config(**settings)
+
+
 def close(what: str, got: Any, wanted: Any, tolerance: float = 1e-4) -> None:
     """Raise AssertionError, in one line, unless `got` is `wanted`."""
     got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
@@ -166,7 +179,7 @@ def explained_variance(module: ModuleType) -> None:
 def surrogate(module: ModuleType) -> None:
     """PPO's loss is the pessimistic bound, and its gradient is zero exactly where that is clipped."""
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0, 0.0]], next=[0], terminated=True)
-    config = module.Config(norm_adv=False, clip_vloss=True, vf_coef=0.5, ent_coef=0.1, clip_coef=0.2)
+    config = configure(module, norm_adv=False, clip_vloss=True, vf_coef=0.5, ent_coef=0.1, clip_coef=0.2)
     task = module.make_task(config, Tabular(params), params)
     # Without the value and the entropy, whose gradients never vanish.
     policy_alone = module.make_task(config.replace(vf_coef=0.0, ent_coef=0.0), Tabular(params), params)
@@ -215,7 +228,7 @@ def next_state_values(module: ModuleType) -> None:
 @oracle("Q", "the schedule of exploration, or its policy", epsilon_at="config env_steps", epsilon_greedy="q epsilon")
 def exploration(module: ModuleType) -> None:
     """Epsilon falls from start_e to end_e over its share of the training; its policy gives every action epsilon / A."""
-    config = module.Config(total_timesteps=100_000, start_e=0.9, end_e=0.1, exploration_fraction=0.5)
+    config = configure(module, total_timesteps=100_000, start_e=0.9, end_e=0.1, exploration_fraction=0.5)
     for steps, wanted in ((0, 0.9), (12_500, 0.7), (25_000, 0.5), (50_000, 0.1), (90_000, 0.1)):
         close(f"epsilon after {steps} of 100000 steps", module.epsilon_at(config, jnp.float32(steps)), wanted)
     policy = module.epsilon_greedy(jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), 0.3)
@@ -259,7 +272,7 @@ def sampled_returns(module: ModuleType) -> None:
     ends = jnp.asarray(terminated), jnp.asarray(truncated)
     buffer = module.Buffer(stored_obs, jnp.asarray(action, jnp.int32), stored_reward, *ends, stored_next)
     for n in (1, 3):
-        task = module.make_task(module.Config(gamma=gamma, n_step=n, buffer_dtype="same"), Tabular(params), params)
+        task = module.make_task(configure(module, gamma=gamma, n_step=n, buffer_dtype="same"), Tabular(params), params)
         index = np.arange(size - n)[:, None] + np.arange(n)
         got = module.sample(task, buffer, jnp.asarray(index), jnp.zeros((1, 2)))
         total, discount, last = np.zeros(len(index)), np.zeros(len(index)), index[:, 0].copy()
@@ -292,7 +305,7 @@ def td_loss(module: ModuleType) -> None:
     obs, action = jnp.asarray(rng.normal(size=(5, 2)), jnp.float32), jnp.array([2, 0, 1, 1, 0])
     zeros = jnp.zeros(5)
     for kind in ("squared", "huber"):
-        task = module.make_task(module.Config(loss=kind, hidden_sizes=(16, 16)), Tabular(params), params)
+        task = module.make_task(configure(module, loss=kind, hidden_sizes=(16, 16)), Tabular(params), params)
         weights = module.init(task, jax.random.key(0)).params
         q = np.asarray(module.forward(task, weights, obs))[np.arange(5), action]
         error = np.array([0.1, -0.5, 3.0, -2.0, 0.0])
@@ -339,7 +352,13 @@ class Trial:
     """A few updates of an agent on a small task, `S` seeds side by side; a setting its Config lacks stays unset."""
 
     def __init__(
-        self, module: ModuleType, params: Tables, learning_rate: float = 1e-2, epsilon: float = 0.5, tau: float = 1.0
+        self,
+        module: ModuleType,
+        params: Tables,
+        learning_rate: float = 1e-2,
+        epsilon: float = 0.5,
+        tau: float = 1.0,
+        cycles: int = 1,
     ):
         fields = {f.name for f in dataclasses.fields(module.Config)}
         wanted = {
@@ -349,15 +368,18 @@ class Trial:
             "hidden_sizes": (16, 16),
             "learning_rate": learning_rate,
             "anneal_lr": True,
-            "total_timesteps": 77 * UPDATES,
-            # One gradient step per update, on a buffer that holds just this update; a sync at every second one.
+            "total_timesteps": 77 * UPDATES * cycles,
+            # A gradient step every 77 steps, on a buffer that holds just these; a sync at every second one.
             "train_frequency": 77,
-            "cycles_per_update": 1,
+            "cycles_per_update": cycles,
             "learning_starts": 77,
             "buffer_size": 77,
             "batch_size": 31,
             "target_network_frequency": 154,
             "tau": tau,
+            "buffer_dtype": "same",
+            "n_step": 1,
+            "target": "double",
             "loss": "squared",
             "start_e": epsilon,
             "end_e": epsilon,
@@ -460,8 +482,7 @@ def first_ratio(module: ModuleType) -> None:
 @oracle("AQ", "the learning rate's schedule")
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
-    if "anneal_lr" not in {f.name for f in dataclasses.fields(module.Config)}:
-        raise CannotAskError("its Config lacks anneal_lr")
+    need(module, "anneal_lr")
     trial = Trial(module, COUNT, learning_rate=1e-4)
     moved = []
     for step in (0, UPDATES // 2, UPDATES - 1):
@@ -505,6 +526,9 @@ COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, term
 # One step from state 0, cut by the time limit; what it leads to shows something else.
 ONWARD = tables(obs=np.eye(4) - 0.5, reward=[[100.0, 100.0]] * 4, next=[1] * 4, truncated=True)
 
+# One state for ever, whose two actions pay -1: what was best becomes the worst.
+SEESAW = tables(obs=np.ones((4, 4)), reward=[[-1.0, -1.2]] * 4, next=[0] * 4)
+
 
 def part(state: Any, name: str) -> Any:
     """A field of the state. Raises CannotAskError if it has none of that name."""
@@ -521,9 +545,8 @@ def same(a: Any, b: Any) -> bool:
 @oracle("Q", "the key of exploration: used twice over environments, steps, updates or seeds")
 def fresh_actions(module: ModuleType) -> None:
     """At epsilon 1 actions are fair coins, drawn anew each time: the variance of their mean over 77 is 1 / 77."""
+    need(module, "start_e", "end_e")
     trial = Trial(module, COIN, epsilon=1.0)
-    if "start_e" not in {f.name for f in dataclasses.fields(module.Config)}:
-        raise CannotAskError("its Config lacks start_e")
     reward = emitted(trial.run(4), "reward_mean")["reward_mean"]
     if (reward[1:] == reward[:-1]).mean() > 0.5:
         raise AssertionError("updates repeat the same actions: the key is not advanced")
@@ -539,6 +562,7 @@ def fresh_actions(module: ModuleType) -> None:
 @oracle("Q", "the target network")
 def target_network(module: ModuleType) -> None:
     """Synced at every second update: its old self after the first, the online one, or tau of it, after the second."""
+    need(module, "target_network_frequency")
     trial = Trial(module, COUNT)
     first = part(trial.state, "target_params")
     for step in range(4):
@@ -586,6 +610,29 @@ def semi_gradient(module: ModuleType) -> None:
             raise AssertionError(f"{where} does not move along the gradient of Q(s, a): another gradient is in it")
 
 
+@oracle("Q", "which parameters act, and choose the next action: the newest")
+def newest_parameters(module: ModuleType) -> None:
+    """After a gradient step in mid-update the greedy actions are its result's; so is the choice of double Q-learning.
+
+    All transitions between two gradient steps are alike, so that the first of two in one update ends where a lone one
+    does.
+    """
+    need(module, "start_e", "end_e", "train_frequency", "cycles_per_update", "target")
+    lone, trial = (Trial(module, SEESAW, 0.1, epsilon=0.0, cycles=cycles) for cycles in (1, 2))
+    _, _, (q, _, moved, _) = lone.update(lone.state, 0)
+    q, moved, seeds = q[:, 0], moved[:, 0], np.arange(SEEDS)
+    first, second = q.argmax(-1), moved.argmax(-1)
+    _, got, _ = trial.update(trial.state, 0)
+    reward = np.asarray(SEESAW.reward)[0]
+    mean_reward = (reward[first] + reward[second]) / 2
+    emitted(got, "reward_mean", "target_mean")
+    if "reward_mean" in got:
+        close("reward_mean with a gradient step in mid-update", got["reward_mean"], mean_reward)
+    if "target_mean" in got:
+        ahead = trial.config.gamma * (q[seeds, first] + q[seeds, second]) / 2
+        close("target_mean with a gradient step in mid-update", got["target_mean"], mean_reward + ahead, 1e-3)
+
+
 @oracle("Q", "the replay buffer", Buffer=BUFFER)
 def stored_transitions(module: ModuleType) -> None:
     """What the buffer holds after its first round is what the environment did, endings and final observations too."""
@@ -598,8 +645,9 @@ def stored_transitions(module: ModuleType) -> None:
         start=np.full(6, 1 / 6),
     )
     settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 2, "target_network_frequency": 28,
-                "buffer_size": 42, "batch_size": 31, "learning_starts": 14, "hidden_sizes": (16,)}  # fmt: skip
-    agent = module.make(module.Config(**settings), Tabular(ids), ids)
+                "total_timesteps": 112, "buffer_size": 42, "batch_size": 31, "learning_starts": 14, "n_step": 1,
+              "buffer_dtype": "same", "hidden_sizes": (16,)}  # fmt: skip
+    agent = module.make(configure(module, **settings), Tabular(ids), ids)
     state, update = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
     seen = []
     for step in range(4):  # 8 rows, then 16: the buffer's 6 are overwritten twice
@@ -628,10 +676,11 @@ def stored_transitions(module: ModuleType) -> None:
 @oracle("Q", "a metric")
 def known_q_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1, each metric follows from Q before and after, and epsilon."""
+    need(module, "start_e", "end_e", "train_frequency")
     for epsilon in (0.5, 0.0):
         trial = Trial(module, NOISE, epsilon=epsilon)
-        trial.run(2)
-        _, got, (q, _, new_q, _) = trial.update(trial.state, 2)
+        trial.run(3)  # to where the target network is not the online one
+        _, got, (q, _, new_q, _) = trial.update(trial.state, 3)
         q, new_q = q[:, 0].astype(np.float64), new_q[:, 0].astype(np.float64)
         low, floor = epsilon / 2, max(epsilon, 0.01) / 2
         entropy = -sum(p * math.log(p) for p in (1 - low, low) if p)

@@ -26,7 +26,7 @@ DESCRIPTION = """\
 Reference reinforcement learning in JAX: single-file agents, many seeds, diagnostics.
 
   rlref train ppo                        CartPole-v1, 8 seeds: the main job
-  rlref train ppo --env-id Acrobot-v1    another environment
+  rlref train dqn --env-id Acrobot-v1    another agent, another environment
   rlref train ./my_ppo.py                your own copy of an agent
   rlref train ppo --help                 every setting
   rlref probe ./my_ppo.py                whether an agent is right, and if not, which part is wrong
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = commands.add_parser("train", help="train an agent over many seeds", add_help=False)
     train.add_argument("agent", nargs="?")
     probing = commands.add_parser("probe", help="check an agent against environments whose answers are known")
-    probing.add_argument("agent", help="ppo, or a file such as ./my_ppo.py")
+    probing.add_argument("agent", help="ppo, dqn, or a file such as ./my_ppo.py")
     probing.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated"
     )

@@ -58,7 +58,8 @@ class Config:
     buffer_size: int = static(10_000)
     """transitions that the replay buffer holds; a multiple of train_frequency"""
     buffer_dtype: Literal["same", "uint8", "bool"] = static("same")
-    """how observations are stored: as they come, as bytes (whole numbers to 255), or as bits (0 and 1)"""
+    """how observations are stored: as they come, as bytes (whole numbers to 255), or as bits (0 and 1); tried out on
+    observations of random episodes, unless env_params are traced"""
     batch_size: int = static(128)
     """transitions of one gradient step"""
     learning_rate: float = 2.5e-4
@@ -266,7 +267,7 @@ def replay_indices(bits: jax.Array, rows: jax.Array, capacity: int, num_envs: in
     """Which slots to learn from: `[..., n]` consecutive steps of one environment, and the age `[...]` of the first.
 
     Args:
-      bits: uint32 `[...]`, random: uniform over all stored steps whose n-step return is complete, with replacement.
+      bits: uint32 `[...]`, random: uniform, with replacement, over all stored steps but those of the newest n - 1 rows.
       rows: written so far, `[...]` or broadcast to it; of these the last `capacity` are stored.
     """
     stored = jnp.minimum(rows, capacity)
@@ -640,12 +641,18 @@ def check(config: Config) -> None:
     require(config.learning_starts >= first, "learning_starts", rule)
     size = cycles * frequency
     one_update = f"one update's cycles_per_update {cycles} x train_frequency {frequency} = {size}"
-    require(config.total_timesteps >= size, "total_timesteps", f"at least {one_update}")
+    require(size <= config.total_timesteps < 2**31, "total_timesteps", f"at least {one_update}, and below 2^31")
+    steps = config.total_timesteps // size * size
+    rule = f"at most the {steps} steps of the whole updates in total_timesteps"
+    require(config.learning_starts <= steps, "learning_starts", f"{rule}, or nothing is learned")
+    always = f"{rule}, or the target network stays as it began"
+    require(config.target_network_frequency <= steps, "target_network_frequency", always)
     # Syncs come after a gradient step, at the same places in every update, or at the end of some.
     period = config.target_network_frequency / frequency
     works = [p for p in range(1, cycles + 1) if cycles % p == 0]
-    works += [cycles * k for k in (period // cycles, period // cycles + 1) if k > 1]
-    nearest = sorted(int(p) * frequency for p in sorted(works, key=lambda p: abs(p - period))[:3])
+    least = int(period // cycles)
+    works += [cycles * k for k in (least, least + 1) if k > 1 and size * k <= steps]
+    nearest = sorted(p * frequency for p in sorted(works, key=lambda p: abs(p - period))[:3])
     rule = f"a multiple of train_frequency, and a divisor or a multiple of {one_update}, such as {nearest}"
     require(period in works or period % cycles == 0, "target_network_frequency", rule)
 
@@ -667,7 +674,7 @@ def check(config: Config) -> None:
     )
     require(good, "conv_layers", "a tuple of (features, kernel size, stride), whole numbers of at least 1")
     finite, above_0 = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-    unit_interval = ("gamma", "tau", "start_e", "end_e", "exploration_fraction")
+    unit_interval = ("gamma", "start_e", "end_e", "exploration_fraction")
     bounds = dict.fromkeys(unit_interval, (0.0, 1.0, "a number from 0 to 1"))
     bounds["learning_rate"] = (0.0, finite, "a finite number of at least 0")
     bounds["max_grad_norm"] = (above_0, math.inf, "a number above 0, or None")  # at 0, a zero gradient gives 0 / 0
@@ -703,6 +710,9 @@ def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
 
 def check_storage(config: Config, env: Any, env_params: Any) -> None:
     """Raise ValueError, in one line, unless the replay buffer gives back what it was given, on real observations."""
+    space, most = env.observation_space(env_params), {"uint8": 256, "bool": 2}.get(config.buffer_dtype, math.inf)
+    if is_discrete(space) and space.n > most:
+        raise ValueError(f"buffer_dtype is {config.buffer_dtype!r}, and {config.env_id} has {space.n} observations")
     traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(env_params))
     if config.buffer_dtype == "same" or traced:
         return

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """One metric. NaN always means "undefined in this update" (no episode has ended yet, zero variance)."""
+    """One metric. NaN means "undefined in this update": no episode has ended yet, zero variance, DQN's warm-up.
+    In a seed that has become non-finite other metrics are NaN as well; `nonfinite` says which."""
 
     name: str
     definition: str
@@ -183,8 +184,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "overestimation",
-        "mean Q of the actions taken minus mean discounted return that followed, over the episodes that ended; from a "
-        "time limit on, the last action's own Q stands for the rest",
+        "mean Q of the actions taken, when they were taken, minus mean discounted return that followed, over the steps "
+        "of the episodes that ended; at a time limit the last action's own Q stands for its reward and all after it",
         "reward",
         "van Hasselt et al. 2016",
         _DQN,
@@ -211,7 +212,9 @@ METRICS: tuple[Metric, ...] = (
         _OWN,
     ),
     Metric("grad_norm", "global norm of the gradient before clipping, mean over minibatches", "1", "Rahtz 2018"),
-    Metric("update_ratio", "|step| / |parameters| per optimiser step, mean", "1", "CS231n"),
+    Metric(
+        "update_ratio", "|optimiser step|, mean over those of the update, / |parameters| at its start", "1", "CS231n"
+    ),
     Metric(
         "gradient_noise_scale",
         "tr(Sigma) / |G|^2, from Adam's moments: B (sum v - sum m^2) / sum m^2; below 0 while gradients grow fast",
@@ -221,11 +224,18 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "dormant_fraction",
-        "share of hidden units whose mean |activation| is at most .025 of their layer's",
+        "share of hidden units whose mean |activation| is at most .025 of their layer's, at the update's end, on a "
+        "part of its data; DQN: on a minibatch drawn then",
         "1",
         "Sokar et al. 2023",
     ),
-    Metric("nonfinite", "1 if a loss, gradient or parameter step of this update is not finite, else 0", "0 or 1", _OWN),
+    Metric(
+        "nonfinite",
+        "1 if a loss, gradient or parameter step of this update is not finite, else 0 (PPO: or a return of reward "
+        "scaling; DQN: or a reward, Q or target)",
+        "0 or 1",
+        _OWN,
+    ),
     Metric(
         "steps_per_second",
         "environment steps of all seeds per second of wall-clock time, evaluations included",
@@ -238,7 +248,8 @@ METRICS: tuple[Metric, ...] = (
     *(
         Metric(
             f"eval_{what}_{how}",
-            f"mean {what} of the evaluation's episodes with {how} actions; only at updates that are evaluated",
+            f"mean {what} of the evaluation's episodes with {how} actions; only at updates that "
+            f"are evaluated{'; not for DQN' * (how == 'sampled')}",
             {"return": "reward", "length": "steps"}[what],
             "Henderson et al. 2018",
             agents=("runner",),

@@ -413,7 +413,10 @@ def compile_programs(
 def evaluate_one(
     agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int
 ) -> dict[str, jax.Array]:
-    """Mean return and length of `episodes` whole episodes, greedy and sampled, through the contract's `policy`."""
+    """Mean return and length of `episodes` whole episodes, through the contract's `policy`: greedy, and sampled too.
+
+    A policy that follows from action values is greedy itself: there is nothing to sample.
+    """
     limit = getattr(env_params, "max_steps_in_episode", EVAL_LIMIT)
     space = env.action_space(env_params)
 
@@ -433,7 +436,9 @@ def evaluate_one(
         return total, t.astype(jnp.float32)
 
     result: dict[str, jax.Array] = {}
-    for how, greedy in (("greedy", True), ("sampled", False)):
+    obs, _ = env.reset(key, env_params)
+    of_action_values = agent.value is not None and agent.value(state, obs).ndim
+    for how, greedy in (("greedy", True), ("sampled", False))[: 1 if of_action_values else 2]:
         # The same keys for both: they meet the same starts.
         total, length = jax.vmap(lambda k, greedy=greedy: one(k, greedy))(jax.random.split(key, episodes))
         result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}

@@ -287,6 +287,24 @@ DQN = [
         "semi_gradient target_network",
     ),
     Mutant(
+        "the target network acts",
+        "collect(task, state, unravel(params)",
+        "collect(task, state, state.target_params",
+        "newest_parameters known_q_metrics",
+    ),
+    Mutant(
+        "parameters of the update's start act",
+        "collect(task, state, unravel(params)",
+        "collect(task, state, state.params",
+        "newest_parameters",
+    ),
+    Mutant(
+        "double Q chooses with parameters of the update's start",
+        "targets(task, state.target_params, unravel(params)",
+        "targets(task, state.target_params, state.params",
+        "newest_parameters next_state_values",
+    ),
+    Mutant(
         "gather with the wrong action",
         "q = taken(forward(task, params, batch.obs), batch.action)",
         "q = forward(task, params, batch.obs).max(axis=-1)",

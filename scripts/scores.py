@@ -36,6 +36,15 @@ def iqm_of(returns: np.ndarray) -> float:
     return stats.iqm(returns[:, -1])
 
 
+def rising(returns: np.ndarray) -> bool:
+    """Whether every seed's mean over the last tenth of training is above that over the tenth before half time.
+
+    Not one update against another: a mean of 100 episodes of Breakout varies by 2 from update to update.
+    """
+    n = returns.shape[1]
+    return bool((returns[:, -n // 10 :].mean(axis=1) > returns[:, n * 4 // 10 : n // 2].mean(axis=1)).all())
+
+
 BENCHMARKS = {
     "ppo/CartPole-v1": Benchmark(
         {}, 32, "IQM >= 499, every seed >= 490", lambda x, _: iqm_of(x) >= 499 and x[:, -1].min() >= 490
@@ -109,8 +118,8 @@ BENCHMARKS = {
             "hidden_sizes": (128,),
         },
         4,
-        "every seed >= 5, and above its return at half time",
-        lambda x, _: x[:, -1].min() >= 5 and bool((x[:, -1] > x[:, x.shape[1] // 2]).all()),
+        "every seed >= 5, and rising over the second half",
+        lambda x, _: x[:, -1].min() >= 5 and rising(x),
     ),
 }
 
@@ -191,13 +200,13 @@ def table(results: dict[str, Any]) -> str:
     lines = ["| " + " | ".join((*columns, "settings")) + " |", "|" + "---|" * (len(columns) + 1)]
     for name, r in results.items():
         low, high = r["iqm_interval_95"]
-        settings = ", ".join(f"{k} {v}" for k, v in r["settings"].items()) or "defaults"
+        settings = ", ".join(f"{k} {tuple(v) if isinstance(v, list) else v}" for k, v in r["settings"].items())
         agent, _, env_id = name.partition("/")
         lines.append(
             f"| {agent.upper()} | {env_id} | {len(r['scores'])} | {r['steps_per_seed']:,} | "
             f"{r['iqm']:.1f} [{low:.1f}, {high:.1f}] | "
             f"{min(r['scores']):.1f} | {max(r['scores']):.1f} | {r['random']:.1f} | {r['target']} | "
-            f"{'yes' if r['reached'] else 'NO'} | {r['train_seconds']:.0f} | {settings} |"
+            f"{'yes' if r['reached'] else 'NO'} | {r['train_seconds']:.0f} | {settings or 'defaults'} |"
         )
     return "\n".join(lines)
 

@@ -9,6 +9,10 @@ from rlref import cli, ppo
 
 HERE = Path(__file__).parent
 SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
+SMALL_DQN = (
+    "--total-timesteps 160 --num-envs 2 --train-frequency 4 --cycles-per-update 4 --learning-starts 16 "
+    "--buffer-size 40 --batch-size 16 --target-network-frequency 8 --hidden-sizes 8 --num-seeds 2"
+).split()
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +70,14 @@ def test_train_shows_progress_and_a_summary(capsys):
     assert "XLA compiles the training" in captured.err
     assert "100%" in captured.err
     for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/ppo-counting_env"):
+        assert word in captured.out
+
+
+def test_dqn_shows_progress_and_a_summary(capsys):
+    assert cli.main(["train", "dqn", "--env-id", "counting_env:with_params", *SMALL_DQN]) == 0
+    captured = capsys.readouterr()
+    assert "100%" in captured.err
+    for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/dqn-counting_env"):
         assert word in captured.out
 
 
@@ -131,6 +143,14 @@ WRONG = [
     ("probe ppo --only discont", "Did you mean 'discount'"),
     ("probe ppo --num-seeds 0", "--num-seeds is 0"),
     ("probe ppo --seed -1", "--seed is -1"),
+    ("train dqn --env-id Pendulum-v1", "DQN takes Discrete, PPO takes Box too"),
+    ("train dqn --buffer-size 100 --learning-starts 100", "buffer_size is 100; it must be at least batch_size = 128"),
+    ("train dqn --learning-starts 20000", "it must be at least learning_starts = 20000"),
+    ("train dqn --target-network-frequency 700", "such as [500, 1000, 2000]"),
+    ("train dqn --buffer-dtype uint8", "which changes observations of CartPole-v1 by up to"),
+    ("train dqn --target sarsa", "expected_sarsa"),
+    ("train dqn --tau 0", "tau is 0.0; it must be a number above 0, to 1"),
+    ("probe dqn --only surrogate", "surrogate"),
     ("train ppo --run-dir taken", "never overwritten"),
     ("train ppo --run-dir file/run", "cannot write"),
 ]
@@ -160,6 +180,12 @@ def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
     out = capsys.readouterr().out
     assert "3 of 3" in out
     assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
+
+
+def test_probe_knows_dqn(capsys):
+    assert cli.main(["probe", "dqn", "--only", "discount", "--only", "replay_slots", "--num-seeds", "3"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1].startswith("PASS: dqn answers every check right, each rung on 3 of 3 seeds")
 
 
 def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):

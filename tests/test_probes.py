@@ -424,6 +424,10 @@ FAULTS = {ppo: [
     ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
     ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
      "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
+    ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.params"),
+    ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.target_params"),
+    ("newest_parameters", "targets(task, state.target_params, unravel(params)",
+     "targets(task, state.target_params, state.params"),
     ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),
     ("stored_transitions", "cycle * shape[1] % capacity", "0 * cycle"),
     ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
@@ -447,6 +451,15 @@ def test_each_oracle_fails_on_a_planted_fault(agent, name, old, new, tmp_path):
     report = check.run(planted(tmp_path, old, new, agent), only=[name])
     assert [c.oracle.name for c in report.failures] == [name]
     assert f"FAIL at {name}: look at {oracles.ORACLES[name].isolates}." in check.verdict(report)
+
+
+def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):
+    source = Path(dqn.__file__).read_text().replace('"loss": ("squared", "huber"),', "")
+    source = source.replace('    loss: Literal["squared", "huber"] = static("squared")', "    half: float = 1.0")
+    source = source.replace('if task.config.loss == "huber" ', "if False ")
+    (tmp_path / "no_huber.py").write_text(source)
+    (asked,) = check.run(str(tmp_path / "no_huber.py"), only=["td_loss"]).oracles
+    assert (asked.fault, asked.why) == (None, "its Config lacks loss")
 
 
 def test_a_parameter_that_stays_fails(tmp_path):

@@ -192,6 +192,17 @@ def test_evaluation_runs_whole_episodes_at_its_updates():
     np.testing.assert_array_equal(run.metrics["eval_length_greedy"][:, 99], 5)
 
 
+def test_agents_of_action_values_are_evaluated_greedily_alone():
+    config = dqn.Config(total_timesteps=400, num_envs=2, train_frequency=4, cycles_per_update=5, learning_starts=40)
+    config = config.replace(buffer_size=200, batch_size=32, target_network_frequency=20, learning_rate=0.02)
+    env = counting_env.Counting()
+    run = rlref.train("dqn", config.replace(hidden_sizes=(8,)), env=env, num_seeds=2, eval_every=20, eval_episodes=3)
+    np.testing.assert_array_equal(run.metrics["eval_return_greedy"][:, 19], 10)
+    assert "eval_return_sampled" not in run.metrics
+    policy, obs = run.policy(0), np.array([1.0, 0.5], np.float32)
+    assert len({int(policy(obs)), *(int(policy(obs, jax.random.key(i))) for i in range(5))}) == 1
+
+
 def test_policy_maps_an_observation_to_an_action():
     run = train(SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05), num_seeds=2, seed=3)
     assert run.policy(4)(np.array([1.0, 0.5], np.float32)) == 1

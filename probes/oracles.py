@@ -289,6 +289,22 @@ def sampled_returns(module: ModuleType) -> None:
         close("the action", got.action, action[index[:, 0]])
 
 
+@oracle("Q", "how observations are stored", encode="obs buffer_dtype", decode="stored buffer_dtype like")
+def storage(module: ModuleType) -> None:
+    """Numbers stored as they come, whole ones to 255 as bytes, and 0 and 1 as bits come back as they were."""
+    rng = np.random.default_rng(0)
+    shape = (5, 3, 7)  # 21 bits do not fill their bytes
+    images = {
+        "same": rng.normal(size=shape),
+        "uint8": rng.integers(256, size=shape),
+        "bool": rng.integers(2, size=shape),
+    }
+    for buffer_dtype, image in images.items():
+        obs = jnp.asarray(image, jnp.float32)
+        restored = module.decode(module.encode(obs, buffer_dtype), buffer_dtype, obs)
+        close(f"an observation stored as {buffer_dtype!r}", restored, obs)
+
+
 @oracle(
     "Q",
     "the loss, or the gather of the action taken",

@@ -424,6 +424,8 @@ FAULTS = {ppo: [
     ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
     ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
      "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
+    ("storage", "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)",
+     "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1, bitorder='little')"),
     ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.params"),
     ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.target_params"),
     ("newest_parameters", "targets(task, state.target_params, unravel(params)",

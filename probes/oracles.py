@@ -626,7 +626,7 @@ def semi_gradient(module: ModuleType) -> None:
             raise AssertionError(f"{where} does not move along the gradient of Q(s, a): another gradient is in it")
 
 
-@oracle("Q", "which parameters act, and choose the next action: the newest")
+@oracle("Q", "which parameters act and choose the next action (the newest), or value it (the target network's)")
 def newest_parameters(module: ModuleType) -> None:
     """After a gradient step in mid-update the greedy actions are its result's; so is the choice of double Q-learning.
 

@@ -223,7 +223,7 @@ DQN = [
         "target aliases online",
         "target = targets(task, state.target_params, unravel(params), batch, epsilon[-1])",
         "target = targets(task, unravel(params), unravel(params), batch, epsilon[-1])",
-        "target_network",
+        "target_network newest_parameters",
     ),
     Mutant(
         "Polyak average swapped",

@@ -72,7 +72,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "activation": "tanh",
     },
 }
-NEEDED = ("gamma", "total_timesteps")
+NEEDED = ("gamma", "total_timesteps", "learning_rate")
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 

@@ -88,7 +88,7 @@ class TrainOptions:
     eval_every: int = 0
     """updates between evaluations; 0 for none"""
     eval_episodes: int = 10
-    """episodes of an evaluation, per seed, greedy and sampled"""
+    """episodes of an evaluation, per seed, greedy and (but for DQN) sampled"""
     memory_gb: float | None = None
     """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
     json: bool = False

@@ -636,6 +636,7 @@ def check(config: Config) -> None:
     frequency, cycles = config.train_frequency, config.cycles_per_update
     multiple("train_frequency", "num_envs", config.num_envs)
     multiple("buffer_size", "train_frequency", frequency, max(config.batch_size, config.learning_starts))
+    require(config.buffer_size < 2**31, "buffer_size", "below 2^31")
     require(config.buffer_size >= config.batch_size, "buffer_size", f"at least batch_size = {config.batch_size}")
     rule = f"at least learning_starts = {config.learning_starts}, or the warm-up is forgotten before it is used"
     require(config.buffer_size >= config.learning_starts, "buffer_size", rule)
@@ -646,18 +647,17 @@ def check(config: Config) -> None:
     one_update = f"one update's cycles_per_update {cycles} x train_frequency {frequency} = {size}"
     require(size <= config.total_timesteps < 2**31, "total_timesteps", f"at least {one_update}, and below 2^31")
     steps = config.total_timesteps // size * size
-    rule = f"at most the {steps} steps of the whole updates in total_timesteps"
-    require(config.learning_starts <= steps, "learning_starts", f"{rule}, or nothing is learned")
-    always = f"{rule}, or the target network stays as it began"
-    require(config.target_network_frequency <= steps, "target_network_frequency", always)
+    rule = f"at most the {steps} steps of the whole updates in total_timesteps, or nothing is learned"
+    require(config.learning_starts <= steps, "learning_starts", rule)
     # Syncs come after a gradient step, at the same places in every update, or at the end of some.
-    period = config.target_network_frequency / frequency
-    works = [p for p in range(1, cycles + 1) if cycles % p == 0]
-    least = int(period // cycles)
-    works += [cycles * k for k in (least, least + 1) if k > 1 and size * k <= steps]
-    nearest = sorted(p * frequency for p in sorted(works, key=lambda p: abs(p - period))[:3])
-    rule = f"a multiple of train_frequency, and a divisor or a multiple of {one_update}, such as {nearest}"
-    require(period in works or period % cycles == 0, "target_network_frequency", rule)
+    period = config.target_network_frequency
+    grid = [frequency * k for k in range(1, cycles + 1) if cycles % k == 0]
+    grid += [size * k for k in (period // size, period // size + 1) if k > 1]
+    works = [x for x in grid if steps // x * x >= config.learning_starts]
+    nearest = sorted(sorted(works, key=lambda x: abs(x - period))[:3])
+    when = f"between learning_starts = {config.learning_starts} and the end at {steps}"
+    rule = f"a divisor or a multiple of {one_update}, and one of train_frequency, with a sync {when}, such as {nearest}"
+    require(period in works, "target_network_frequency", rule)
 
     choices = {
         "buffer_dtype": ("same", "uint8", "bool"),

@@ -46,11 +46,16 @@ def _own_env(env_id: str) -> tuple[Any, Any]:
     except Exception as error:  # the user's own code: anything can come
         raise UsageError(f"{env_id} does not give an environment: {type(error).__name__}: {error}") from error
     env, params = made if isinstance(made, tuple) else (made, None)
+    return checked(env, env_id), env.default_params if params is None else params
+
+
+def checked(env: Any, name: str) -> Any:
+    """`env` itself. Raises UsageError unless it has what a gymnax environment has; `name` is where it comes from."""
     interface = ("reset", "step", "default_params", "action_space", "observation_space")
-    if missing := [name for name in interface if not hasattr(env, name)]:
+    if missing := [attribute for attribute in interface if not hasattr(env, attribute)]:
         what = type(env).__name__
-        raise UsageError(f"{env_id} gives {what}, which is no gymnax environment: it lacks {', '.join(missing)}")
-    return env, env.default_params if params is None else params
+        raise UsageError(f"{name} gives {what}, which is no gymnax environment: it lacks {', '.join(missing)}")
+    return env
 
 
 def with_params(params: Any, assignments: Sequence[str]) -> Any:
@@ -108,6 +113,9 @@ def check_interface(env: Any, params: Any, env_id: str) -> None:
         if hasattr(space, "shape") and getattr(x, "shape", None) != tuple(space.shape):
             shape = getattr(x, "shape", type(x).__name__)
             raise UsageError(f"{env_id}: the {name} is {shape}, but observation_space says {tuple(space.shape)}")
+    if obs.dtype != info["final_observation"].dtype:
+        dtypes = f"{obs.dtype.name} and {info['final_observation'].dtype.name}"
+        raise UsageError(f"{env_id}: the observation and the final observation must have one dtype, not {dtypes}")
 
 
 class EnvRow(NamedTuple):

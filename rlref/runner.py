@@ -109,8 +109,8 @@ def train(
       env_params: its parameters; its defaults without.
       run_dir: the folder to write the run to, which must not exist; without one the run stays in memory.
       note: the question that this run is to answer; kept in its folder.
-      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and sampled, and one more
-        after the last update; 0 for none.
+      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and (but for DQN) sampled,
+        and one more after the last update; 0 for none.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
       command: kept in the run's folder.
       display: where to show progress.
@@ -135,13 +135,16 @@ def train(
             raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}")
     num_seeds, seed, eval_every, eval_episodes = int(num_seeds), int(seed), int(eval_every), int(eval_episodes)
     if seed + num_seeds > 2**31:
-        raise UsageError(f"seed is {seed}; seeds are numbers below 2**31, and jax would silently fold larger ones")
+        sums = f"seed + num_seeds is {seed + num_seeds}"
+        raise UsageError(f"{sums}; seeds are numbers below 2**31, and jax would silently fold larger ones")
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise UsageError("jax_enable_x64 is on; the agents compute in float32 and int32, so turn it off")
     if run_dir is not None and Path(run_dir).exists():
         raise UsageError(f"{run_dir} exists already and is never overwritten; give another --run-dir")
     if env is None:
         env, default_params = envs.make_env(config.env_id)
     else:
-        default_params = env.default_params
+        default_params = envs.checked(env, "env").default_params
     env_params = default_params if env_params is None else env_params
     envs.check_interface(env, env_params, config.env_id)
     batched = batched_settings(config)
@@ -273,6 +276,8 @@ def _plain(x: Any) -> Any:
     """A setting as JSON has it."""
     if isinstance(x, tuple | list):
         return [_plain(y) for y in x]
+    if isinstance(x, np.integer | np.floating):
+        return x.item()
     return x if x is None or isinstance(x, bool | int | float | str) else np.asarray(x, np.float64).tolist()
 
 

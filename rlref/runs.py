@@ -70,6 +70,9 @@ class Run:
             )
         if seed not in self.seeds:
             raise UsageError(f"the run has no seed {seed}; it has {self.seeds[0]} to {self.seeds[-1]}")
+        num_settings = next(iter(self.metrics.values())).shape[0] if self.batched else 1
+        if not 0 <= setting < num_settings:
+            raise UsageError(f"the run has no setting {setting}; it has 0 to {num_settings - 1}")
         act, row = self.act, setting * len(self.seeds) + self.seeds.index(seed)
         return lambda obs, key=None: act(row, obs, key)
 

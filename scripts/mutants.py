@@ -312,8 +312,8 @@ DQN = [
     ),
     Mutant(
         "(N, 1) - (N)",
-        "    chex.assert_equal_shape((q, target))  # [B, 1] - [B] would broadcast to [B, B]\n",
-        "    q, target = q[:, None], target[None]\n",
+        "optax.l2_loss(q, target)",
+        "optax.l2_loss(q[:, None], target[None])",
         "td_loss obs_value",
     ),
     Mutant(
@@ -440,6 +440,33 @@ DQN = [
         "explained_variance(old_target, old_value)",
         "explained_variance(old_value, old_target)",
         "known_q_metrics",
+    ),
+    Mutant(
+        "replay key reset to a constant",
+        "jax.random.bits(key_replay,",
+        "jax.random.bits(jax.random.key(0),",
+        "fresh_actions replay_slots",
+    ),
+    Mutant(
+        "random action from the draw that decided on it",
+        "(uniform < epsilon, random_action,",
+        "(uniform < epsilon, (uniform * q.shape[-1]).astype(jnp.int32),",
+        "fresh_actions",
+    ),
+    Mutant(
+        "warm-up ignored", "learning = done >= config.learning_starts", "learning = done >= 0", "stored_transitions"
+    ),
+    Mutant(
+        "optimiser starts anew in every update",
+        "task.optimizer.update(gradient, state.opt_state)",
+        "task.optimizer.update(gradient, task.optimizer.init(params))",
+        "every_parameter_moves",
+    ),
+    Mutant(
+        "epsilon counts the steps of one environment",
+        "jnp.arange(shape[1])) * num_envs)",
+        "jnp.arange(shape[1])))",
+        "exploration known_q_metrics",
     ),
     Mutant("Adam's epsilon", "eps=config.adam_eps", "eps=1e-5", "", True),
     Mutant(

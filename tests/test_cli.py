@@ -146,7 +146,7 @@ WRONG = [
     ("train dqn --env-id Pendulum-v1", "DQN takes Discrete, PPO takes Box too"),
     ("train dqn --buffer-size 100 --learning-starts 100", "buffer_size is 100; it must be at least batch_size = 128"),
     ("train dqn --learning-starts 20000", "it must be at least learning_starts = 20000"),
-    ("train dqn --target-network-frequency 700", "such as [500, 1000, 2000]"),
+    ("train dqn --target-network-frequency 700", "such as [250, 500, 1000]"),
     ("train dqn --buffer-dtype uint8", "which changes observations of CartPole-v1 by up to"),
     ("train dqn --target sarsa", "expected_sarsa"),
     ("train dqn --tau 0", "tau is 0.0; it must be a number above 0, to 1"),

@@ -421,6 +421,11 @@ FAULTS = {ppo: [
     ("episode_metrics", "jnp.where(ended, new, x), new_episodes", "jnp.where(False, new, x), new_episodes"),
     ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
     ("fresh_actions", "jax.random.randint(key_action, shape", "jax.random.randint(jax.random.key(0), shape"),
+    ("fresh_actions", "jax.random.bits(key_replay,", "jax.random.bits(jax.random.key(0),"),
+    ("fresh_actions", "(uniform < epsilon, random_action,", "(uniform < epsilon, (uniform * 2).astype(jnp.int32),"),
+    ("every_parameter_moves", "update(gradient, state.opt_state)", "update(gradient, task.optimizer.init(params))"),
+    ("stored_transitions", "learning = done >= config.learning_starts", "learning = done >= 0"),
+    ("known_q_metrics", "jnp.arange(shape[1])) * num_envs)", "jnp.arange(shape[1])))"),
     ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
     ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
      "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
@@ -443,7 +448,7 @@ def test_agents_pass_every_oracle(agent):
     report = check.run(agent, only=own)
     assert [(c.oracle.name, c.fault, c.why) for c in report.oracles] == [(name, "", "") for name in own]
     # Two have tests of their own below.
-    assert set(own) - {"every_parameter_moves", "seeds_apart"} == {name for name, _, _ in FAULTS[agent]}
+    assert set(own) - {"every_parameter_moves", "seeds_apart"} <= {name for name, _, _ in FAULTS[agent]}
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ DQN = [
     Mutant(
         "(N, 1) - (N)",
         "optax.l2_loss(q, target)",
-        "optax.l2_loss(q[:, None], target[None])",
+        "0.5 * (q[:, None] - target[None]) ** 2",
         "td_loss obs_value",
     ),
     Mutant(

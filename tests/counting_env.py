@@ -69,6 +69,17 @@ def not_an_env():
     return 3
 
 
+def other_dtype():
+    """An environment whose final observation has another dtype than its observations."""
+
+    class Half(Counting):
+        def step(self, key, state, action, params=None):
+            *rest, info = super().step(key, state, action, params)
+            return *rest, info | {"final_observation": info["final_observation"].astype(jnp.float16)}
+
+    return Half()
+
+
 def five_values():
     """An environment of gymnax < 1.0."""
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import counting_env
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -209,6 +210,8 @@ def test_policy_maps_an_observation_to_an_action():
     assert run.policy(4)(np.array([1.0, 0.5], np.float32), jax.random.key(0)) in (0, 1)
     with pytest.raises(UsageError, match="no seed 0; it has 3 to 4"):
         run.policy(0)
+    with pytest.raises(UsageError, match="no setting 1; it has 0 to 0"):
+        run.policy(3, setting=1)
 
 
 def test_policy_of_a_box_is_clipped():
@@ -241,7 +244,10 @@ def test_a_seed_that_becomes_nonfinite_is_marked_and_the_others_train_on():
         ({"seed": -1}, "seed is -1"),
         ({"num_seeds": 2.0}, "num_seeds is 2.0"),
         ({"num_seeds": True}, "num_seeds is True"),
-        ({"seed": 2**32}, "seed is 4294967296"),
+        ({"seed": 2**32}, r"seed \+ num_seeds is 4294967304; seeds are numbers below"),
+        ({"num_seeds": 2**31, "seed": 1}, r"seed \+ num_seeds is 2147483649"),
+        ({"env": gymnasium.make("CartPole-v1")}, "env gives .* it lacks default_params"),
+        ({"env": counting_env.other_dtype()}, "must have one dtype, not float32 and float16"),
         ({"eval_every": 11}, "more than the 10 updates"),
         ({"config": {"gamma": 0.9}}, "must be a rlref.ppo.Config"),
         ({"config": ppo.Config}, "must be a rlref.ppo.Config"),
@@ -258,6 +264,21 @@ def test_wrong_usage_is_one_line(options, message):
     with pytest.raises(UsageError, match=message) as error:
         train(**options)
     assert "\n" not in str(error.value)
+
+
+def test_double_precision_is_refused():
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with pytest.raises(UsageError, match="jax_enable_x64 is on"):
+            train(num_seeds=1)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
+def test_whole_numbers_stay_whole_in_the_record():
+    run = train(SMALL.replace(num_envs=np.int64(3)), num_seeds=1)
+    assert ppo.Config(**run.config | {"hidden_sizes": (8,), "conv_layers": SMALL.conv_layers}).num_envs == 3
+    assert isinstance(run.config["num_envs"], int)
 
 
 def test_the_users_file_is_an_agent(tmp_path):

@@ -366,7 +366,7 @@ def gae(
 def minibatch_indices(key: jax.Array, epochs: int, batch_size: int, num_minibatches: int) -> jax.Array:
     """`[epochs, M, B]`: in each epoch every sample once, in an order of its own (37 details, core 6)."""
     # One sort of random high bits over the index as low bits; `jax.random.permutation` sorts pairs, slowly on a CPU.
-    low = jnp.uint32((1 << (batch_size - 1).bit_length()) - 1)
+    low = jnp.uint32((1 << int(batch_size - 1).bit_length()) - 1)
     order = jnp.sort(jax.random.bits(key, (epochs, batch_size)) & ~low | jnp.arange(batch_size, dtype=jnp.uint32)) & low
     return order.astype(jnp.int32).reshape(epochs, num_minibatches, batch_size // num_minibatches)
 

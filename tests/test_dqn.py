@@ -1192,7 +1192,7 @@ def test_settings_can_be_vmapped_and_each_has_an_effect():
         ({"total_timesteps": 15}, "total_timesteps is 15; it must be at least one update's .* = 16"),
         (
             {"target_network_frequency": 6},
-            "target_network_frequency is 6; it must be a multiple of train_frequency, and",
+            "target_network_frequency is 6; it must be a divisor or a multiple of",
         ),
         (
             {"target_network_frequency": 12},

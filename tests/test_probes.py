@@ -432,7 +432,6 @@ FAULTS = {ppo: [
     ("storage", "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)",
      "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1, bitorder='little')"),
     ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.params"),
-    ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.target_params"),
     ("newest_parameters", "targets(task, state.target_params, unravel(params)",
      "targets(task, state.target_params, state.params"),
     ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),

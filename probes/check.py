@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from probes import solve
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
-from probes.oracles import ORACLES, CannotAskError, Oracle, missing
+from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
 from rlref.agents import line_of, load_agent
 from rlref.errors import UsageError, nearest
 
@@ -181,7 +181,7 @@ def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None
     """How far `answer` is from the truth (or from `to`), in tolerances: right up to 1. Infinite if it is not finite."""
     to = case.truth if to is None else to
     parts = []
-    wanted = {"A": to.value, "Q": probe.action_values(case, to) if kind == "Q" else None}.get(kind)
+    wanted = probe.values(kind, case, to)
     if wanted is not None:
         parts.append(_largest(answer.value, wanted) / probe.tolerance)
     # A greedy policy follows from Q: of a wrong Q that says nothing new, and where Q is flat it is arbitrary.
@@ -207,7 +207,7 @@ def judge(probe: Probe, kind: str, seeds: range, cases: Sequence[Case], outcome:
 
 def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
     """Those settings of the probe that the agent's Config has. Raises UsageError where it lacks a needed one."""
-    fields = {f.name for f in dataclasses.fields(module.Config)}
+    fields = settings_in(module)
     own = probe.settings.get(kind, {})
     wanted = {**SETTINGS[kind], "gamma": probe.gamma, **own}
     steps = {"A": ("updates", "num_envs", "num_steps"), "Q": ("updates", "cycles_per_update", "train_frequency")}[kind]
@@ -479,7 +479,7 @@ def expected_and_measured(result: Result) -> tuple[str, str]:
     """Of the seed that is furthest off: what its truth is, and what it answers, where the truth says something."""
     case, answer = list(result.rows())[result.worst]
     pairs: list[tuple[str, np.ndarray, Any]] = []
-    to = result.probe.action_values(case, case.truth) if result.kind == "Q" else case.truth.value
+    to = result.probe.values(result.kind, case, case.truth)
     if to is not None and answer.value is not None:
         pairs.append(("Q" if result.kind == "Q" else "V", to, answer.value))
     if case.truth.policy is not None:

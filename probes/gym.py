@@ -108,7 +108,7 @@ def check_values(name: str, value_fn: Callable[[np.ndarray], Any], variant: int 
     measured = np.asarray([np.asarray(value_fn(obs), np.float64) for obs in case.params.obs])
     n = len(case.params.obs)
     kind = "A" if measured.shape == (n,) else "Q"
-    expected = case.truth.value if kind == "A" else probe.action_values(case, case.truth)
+    expected = probe.values(kind, case, case.truth)
     assert expected is not None  # as the truth has V
     if measured.shape != expected.shape:
         raise UsageError(f"value_fn gives shape {measured.shape[1:]}; V is a number, Q has {expected.shape[1]} of them")

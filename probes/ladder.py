@@ -68,8 +68,12 @@ class Probe:
         """What seed `seed` meets: the same whatever other seeds there are."""
         return self.make(np.random.default_rng([zlib.crc32(self.name.encode()), seed]))
 
-    def action_values(self, case: Case, answer: Answer) -> np.ndarray | None:
-        """`[n, A]` Q of an answer; None where it says nothing about them."""
+    def values(self, kind: str, case: Case, answer: Answer) -> np.ndarray | None:
+        """What an agent's `value` gives where it ends at `answer`: V `[n]`, or Q `[n, A]`; None where that is open."""
+        if kind == "C":
+            return None
+        if kind == "A":
+            return answer.value
         if answer.q is not None or answer.value is None:
             return answer.q
         if answer is case.truth:

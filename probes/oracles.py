@@ -67,10 +67,14 @@ def missing(wanted: Oracle, module: ModuleType) -> str:
     return ""
 
 
+def settings_in(module: ModuleType) -> set[str]:
+    """Names of the settings that the agent's Config has."""
+    return {f.name for f in dataclasses.fields(module.Config)}
+
+
 def need(module: ModuleType, *settings: str) -> None:
     """Raise CannotAskError unless the agent's Config has these settings."""
-    fields = {f.name for f in dataclasses.fields(module.Config)}
-    if lacking := [name for name in settings if name not in fields]:
+    if lacking := [name for name in settings if name not in settings_in(module)]:
         raise CannotAskError(f"its Config lacks {', '.join(lacking)}")
 
 
@@ -82,7 +86,7 @@ def configure(module: ModuleType, **settings: Any) -> Any:
 
 def takes(module: ModuleType, **settings: Any) -> bool:
     """Whether the agent's `make` accepts these settings, as far as its Config has them."""
-    fields = {f.name for f in dataclasses.fields(module.Config)}
+    fields = settings_in(module)
     params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0]], next=[0])
     try:
         module.make(module.Config(**{k: v for k, v in settings.items() if k in fields}), Tabular(params), params)
@@ -396,7 +400,7 @@ class Trial:
         tau: float = 1.0,
         cycles: int = 1,
     ):
-        fields = {f.name for f in dataclasses.fields(module.Config)}
+        fields = settings_in(module)
         wanted = {
             "num_envs": 7,
             "num_steps": 11,
@@ -634,7 +638,7 @@ def target_network(module: ModuleType) -> None:
         if step % 2 == 1 and not same(new, online):
             never = "never moves" if same(new, first) else "is not the online one after a sync"
             raise AssertionError(f"the target network {never}")
-    if "tau" not in {f.name for f in dataclasses.fields(module.Config)}:
+    if "tau" not in settings_in(module):
         return
     trial = Trial(module, COUNT, tau=0.25)
     for step in range(2):
@@ -686,7 +690,7 @@ def newest_parameters(module: ModuleType) -> None:
     emitted(got, "reward_mean", "target_mean")
     if "reward_mean" in got:
         close("reward_mean with a gradient step in mid-update", got["reward_mean"], mean_reward)
-    if "target_mean" in got and "n_step" in {f.name for f in dataclasses.fields(module.Config)}:
+    if "target_mean" in got and "n_step" in settings_in(module):
         ahead = trial.config.gamma * (q[seeds, first] + q[seeds, second]) / 2
         close("target_mean with a gradient step in mid-update", got["target_mean"], mean_reward + ahead, 1e-3)
 
@@ -738,7 +742,7 @@ def known_q_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1, each metric follows from Q before and after, and epsilon."""
     need(module, "start_e", "end_e", "train_frequency")
     falls = Trial(module, NOISE, epsilon=1.0, end_e=0.2).run(12)
-    if "epsilon" in falls and "exploration_fraction" in {f.name for f in dataclasses.fields(module.Config)}:
+    if "epsilon" in falls and "exploration_fraction" in settings_in(module):
         # Each of the 11 steps in 7 environments has its own, until half of the training is over.
         steps = 77 * np.arange(12)[:, None] + 7 * np.arange(11)
         line = np.clip(1 - 0.8 * steps / (77 * UPDATES / 2), 0.2, 1).mean(1)

@@ -10,6 +10,7 @@ each other, so nothing crosses devices; statistics over seeds are the host's.
 import collections
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import signal
@@ -443,9 +444,9 @@ def evaluate_one(
     result: dict[str, jax.Array] = {}
     obs, _ = env.reset(key, env_params)
     of_action_values = agent.value is not None and agent.value(state, obs).ndim
-    for how, greedy in (("greedy", True), ("sampled", False))[: 1 if of_action_values else 2]:
+    for how in ("greedy",) if of_action_values else ("greedy", "sampled"):
         # The same keys for both: they meet the same starts.
-        total, length = jax.vmap(lambda k, greedy=greedy: one(k, greedy))(jax.random.split(key, episodes))
+        total, length = jax.vmap(functools.partial(one, greedy=how == "greedy"))(jax.random.split(key, episodes))
         result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}
     return result
 

@@ -1,7 +1,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 import scipy.stats
 import toy_envs
 from gymnax.environments import spaces
+from helpers import child_environment, count_conds, flat, leaves_equal, task_of
 from jax.flatten_util import ravel_pytree
 
 from rlref import dqn, metrics
@@ -93,24 +93,6 @@ def run(config, state, steps=(0,), **params):
 
 def fixed(config, epsilon, **settings):
     return config.replace(start_e=epsilon, end_e=epsilon, **settings)
-
-
-def task_of(agent):
-    return agent.init.args[0]  # `make` binds it there: the one place to get at the network it built
-
-
-def leaves_equal(a, b):
-    a, b = (jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree) for tree in (a, b))
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
-
-
-def is_key(x):
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def flat(params):
-    return np.float64(ravel_pytree(params)[0])
 
 
 def spread(diagnostics, name):
@@ -790,30 +772,6 @@ def test_value_is_q_and_policy_its_greedy_action():
     np.testing.assert_array_equal(policy, [[1, 0], [0, 1]])
 
 
-def test_discrete_observations_become_one_hot():
-    got = dqn.features(jnp.array([2, 0]), spaces.Discrete(3))
-    np.testing.assert_array_equal(got, [[0, 0, 1], [1, 0, 0]])
-
-
-def test_byte_images_become_numbers_from_0_to_1():
-    image = jnp.full((2, 5, 4, 3), 51, jnp.uint8)
-    got = dqn.features(image, spaces.Box(0, 255, (5, 4, 3), jnp.uint8))
-    assert (got.shape, got.dtype) == ((2, 5, 4, 3), jnp.float32)
-    np.testing.assert_allclose(got, 0.2, rtol=1e-6)
-
-
-def test_float_images_are_left_alone():
-    got = dqn.features(jnp.full((2, 5, 4, 3), 51.0), spaces.Box(0, 255, (5, 4, 3)))
-    np.testing.assert_array_equal(got, np.full((2, 5, 4, 3), 51))
-
-
-def test_observations_of_rank_2_are_flattened():
-    obs = jnp.arange(12).reshape(2, 3, 2)
-    got = dqn.features(obs, spaces.Box(0, 12, (3, 2), jnp.int32))
-    np.testing.assert_array_equal(got, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
-    assert got.dtype == jnp.float32
-
-
 @pytest.mark.parametrize(
     ("obs_space", "settings", "want"),
     [
@@ -867,39 +825,10 @@ def test_first_target_network_is_the_online_network():
 # Diagnostics.
 
 
-def test_summary():
-    got = dqn.summary("x", jnp.array([[1.0, 2.0], [3.0, 6.0]]))
-    want = {"x_mean": 3.0, "x_std": 3.5**0.5, "x_min": 1.0, "x_max": 6.0}
-    assert {name: float(x) for name, x in got.items()} == pytest.approx(want)
-
-
 def test_summary_of_a_part():
     x = jnp.array([[9.0, 2.0], [2.0, 4.0], [-9.0, jnp.nan]])
     got = dqn.summary("x", x, jnp.array([[False], [True], [False]]))
     assert {name: float(x) for name, x in got.items()} == {"x_mean": 3, "x_std": 1, "x_min": 2, "x_max": 4}
-
-
-def test_summary_of_nothing_is_undefined():
-    assert all(np.isnan(x) for x in dqn.summary("x", jnp.ones(3), jnp.zeros(3, bool)).values())
-
-
-def test_explained_variance():
-    # The residuals 0 and 1 vary by 1/4, the targets by 1. With the arguments swapped it would be 0.
-    assert dqn.explained_variance(jnp.array([0.0, 2.0]), jnp.array([0.0, 1.0])) == 0.75
-
-
-def test_explained_variance_of_targets_that_vary_by_rounding_alone_is_undefined():
-    target = jnp.array([100.0, 100.0 + 8e-6, 100.0])
-    assert target.var() > 0
-    assert np.isnan(dqn.explained_variance(target, jnp.array([0.0, 1.0, 2.0])))
-
-
-def test_dormant_units_are_those_far_below_the_mean_of_their_layer():
-    # Mean |activation| per unit: 1, 0, .06, 3 with the layer's mean 1.015, so only the second is below 2.5 % of it.
-    dense = jnp.array([[1.0, 0.0, 0.06, 3.0], [-1.0, 0.0, -0.06, 3.0]])
-    # Channels of an image layer: 10 and .1; .1 is below 2.5 % of 5.05, though not of the mean over both layers.
-    image = jnp.broadcast_to(jnp.array([10.0, 0.1]), (2, 3, 3, 2))
-    assert dqn.dormant_fraction({"a": (dense,), "b": (image,)}) == pytest.approx(2 / 6)
 
 
 def test_dormant_fraction_of_a_known_network():
@@ -1309,20 +1238,6 @@ def test_bad_spaces_are_refused_in_one_line(obs_space, action_space, message):
 # Programs and processes.
 
 
-def equations(jaxpr):
-    """All operations of a traced program, those of inner functions too."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner)
-
-
-def count_conds(program):
-    return sum(e.primitive.name == "cond" for e in equations(program.jaxpr))
-
-
 @pytest.fixture(scope="module")
 def programs():
     """An update of one seed, of two seeds, and of two sets of float settings, as traced programs."""
@@ -1352,12 +1267,6 @@ def test_a_branch_that_vmap_computes_twice_would_be_noticed():
 
     one, many = jax.make_jaxpr(planted)(0.5), jax.make_jaxpr(jax.vmap(planted))(jnp.ones(2))
     assert (count_conds(one), count_conds(many)) == (1, 0)
-
-
-def child_environment():
-    """The variables of a fresh process that finds this rlref, and the machine's devices as they are."""
-    kept = {name: x for name, x in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "PYTHONPATH")}
-    return kept | {"PYTHONPATH": str(Path(dqn.__file__).parents[1])}
 
 
 def test_eight_seeds_start_in_a_fresh_process():

@@ -211,15 +211,10 @@ def test_actions_reach_the_continuous_environment_as_they_come():
 RUNGS = [(name, kind) for kind in "AQ" for name, probe in LADDER.items() if kind in probe.kinds]
 
 
-def values(probe, kind, case, answer):
-    """V `[n]` of an answer, or Q `[n, A]`."""
-    return probe.action_values(case, answer) if kind == "Q" else answer.value
-
-
 def distance(probe, kind, case, wrong):
     """How far a wrong answer is from the truth, in tolerances, in what it says."""
     parts = []
-    value, truth = (values(probe, kind, case, answer) for answer in (wrong, case.truth))
+    value, truth = (probe.values(kind, case, answer) for answer in (wrong, case.truth))
     if value is not None and truth is not None:
         parts.append(np.nanmax(np.abs(value - truth)) / probe.tolerance)
     if wrong.policy is not None and case.truth.policy is not None:
@@ -243,7 +238,7 @@ def answering(probe, kind, answers, seeds=range(8)):
     given = [answers(case) for case in cases]
     value = []
     for case, answer in zip(cases, given, strict=True):
-        x = values(probe, kind, case, answer)
+        x = probe.values(kind, case, answer)
         shape = case.params.reward.shape if kind == "Q" else len(case.params.obs)
         value.append(np.zeros(shape) if x is None else x)
     empty = [
@@ -267,7 +262,7 @@ def test_every_wrong_answer_fails_and_is_named(name, kind):
 
         def give(case, cause=cause):
             wrong = probe.wrong(case)[cause]
-            value, truth = (values(probe, kind, case, answer) for answer in (wrong, case.truth))
+            value, truth = (probe.values(kind, case, answer) for answer in (wrong, case.truth))
             value = truth if value is None else value
             policy = case.truth.policy if wrong.policy is None else wrong.policy
             return Answer(policy=policy, **{"q" if kind == "Q" else "value": value})
@@ -296,7 +291,7 @@ def test_agents_of_action_values_have_to_know_every_action():
 
 def test_the_truth_of_phase_flip_is_that_of_the_new_sign():
     case = LADDER["phase_flip"].case(0)
-    q = LADDER["phase_flip"].action_values(case, case.truth)
+    q = LADDER["phase_flip"].values("Q", case, case.truth)
     np.testing.assert_array_equal(q, -case.params.reward)
     assert q.max() == 1
     assert (q.argmax() == case.truth.policy.argmax()).all()

@@ -1,0 +1,49 @@
+"""What the tests of several agents use."""
+
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+import rlref
+
+
+def task_of(agent):
+    return agent.init.args[0]  # `make` binds it there: the one place to get at the network it built
+
+
+def leaves_equal(a, b):
+    a, b = (jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree) for tree in (a, b))
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+
+
+def is_key(x):
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def flat(params):
+    return np.float64(ravel_pytree(params)[0])
+
+
+def child_environment():
+    """The variables of a fresh process that finds this rlref, and the machine's devices as they are."""
+    kept = {name: x for name, x in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "PYTHONPATH")}
+    return kept | {"PYTHONPATH": str(Path(rlref.__file__).parents[1])}
+
+
+def equations(jaxpr):
+    """All operations of a traced program, those of inner functions too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: hasattr(x, "jaxpr")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+def count_conds(program):
+    return sum(e.primitive.name == "cond" for e in equations(program.jaxpr))

@@ -1,0 +1,66 @@
+"""What the agents' files repeat, so that each stands alone, must be the same in each."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+
+from rlref import dqn, ppo
+
+
+@pytest.fixture(params=[ppo, dqn], ids=["ppo", "dqn"])
+def agent(request):
+    return request.param
+
+
+def test_summary(agent):
+    got = agent.summary("x", jnp.array([[1.0, 2.0], [3.0, 6.0]]))
+    want = {"x_mean": 3.0, "x_std": 3.5**0.5, "x_min": 1.0, "x_max": 6.0}
+    assert {name: float(x) for name, x in got.items()} == pytest.approx(want)
+
+
+def test_summary_of_nothing_is_undefined(agent):
+    assert all(np.isnan(x) for x in agent.summary("x", jnp.ones(3), jnp.zeros(3, bool)).values())
+
+
+def test_explained_variance(agent):
+    # The residuals 0 and 1 vary by 1/4, the targets by 1. With the arguments swapped it would be 0.
+    assert agent.explained_variance(jnp.array([0.0, 2.0]), jnp.array([0.0, 1.0])) == 0.75
+
+
+def test_explained_variance_of_targets_that_vary_by_rounding_alone_is_undefined(agent):
+    target = jnp.array([100.0, 100.0 + 8e-6, 100.0])
+    assert target.var() > 0
+    assert np.isnan(agent.explained_variance(target, jnp.array([0.0, 1.0, 2.0])))
+
+
+def test_dormant_units_are_those_far_below_the_mean_of_their_layer(agent):
+    # Mean |activation| per unit: 1, 0, .06, 3 with the layer's mean 1.015, so only the second is below 2.5 % of it.
+    dense = jnp.array([[1.0, 0.0, 0.06, 3.0], [-1.0, 0.0, -0.06, 3.0]])
+    # Channels of an image layer: 10 and .1; .1 is below 2.5 % of 5.05, though not of the mean over both layers.
+    image = jnp.broadcast_to(jnp.array([10.0, 0.1]), (2, 3, 3, 2))
+    assert agent.dormant_fraction({"a": (dense,), "b": (image,)}) == pytest.approx(2 / 6)
+
+
+def test_discrete_observations_become_one_hot(agent):
+    got = agent.features(jnp.array([2, 0]), spaces.Discrete(3))
+    np.testing.assert_array_equal(got, [[0, 0, 1], [1, 0, 0]])
+
+
+def test_byte_images_become_numbers_from_0_to_1(agent):
+    image = jnp.full((2, 5, 4, 3), 51, jnp.uint8)
+    got = agent.features(image, spaces.Box(0, 255, (5, 4, 3), jnp.uint8))
+    assert (got.shape, got.dtype) == ((2, 5, 4, 3), jnp.float32)
+    np.testing.assert_allclose(got, 0.2, rtol=1e-6)
+
+
+def test_float_images_are_left_alone(agent):
+    got = agent.features(jnp.full((2, 5, 4, 3), 51.0), spaces.Box(0, 255, (5, 4, 3)))
+    np.testing.assert_array_equal(got, np.full((2, 5, 4, 3), 51))
+
+
+def test_observations_of_rank_2_are_flattened(agent):
+    obs = jnp.arange(12).reshape(2, 3, 2)
+    got = agent.features(obs, spaces.Box(0, 12, (3, 2), jnp.int32))
+    np.testing.assert_array_equal(got, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
+    assert got.dtype == jnp.float32

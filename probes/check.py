@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from probes import solve
@@ -71,8 +71,28 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "conv_layers": ((8, 3, 1),),
         "activation": "tanh",
     },
+    "C": {
+        "updates": 30,
+        "population_size": 131,
+        "elite_fraction": 0.15,
+        "num_rollouts": 13,
+        "num_eval_rollouts": 3,
+        "max_episode_steps": None,
+        "init_variance": 1.0,
+        "extra_variance": 0.25,
+        "extra_variance_fraction": 0.5,
+        "smoothing": 0.0,
+        "hidden_sizes": (),
+        "activation": "tanh",
+    },
 }
-NEEDED = ("gamma", "total_timesteps", "learning_rate")
+NEEDED = {**dict.fromkeys("AQ", ("gamma", "total_timesteps", "learning_rate")), "C": ()}
+# Settings of which an update's environment steps are the product.
+STEPS = {
+    "A": ("num_envs", "num_steps"),
+    "Q": ("cycles_per_update", "train_frequency"),
+    "C": ("population_size", "num_rollouts"),  # times the steps of an episode
+}
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
@@ -210,12 +230,18 @@ def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
     fields = settings_in(module)
     own = probe.settings.get(kind, {})
     wanted = {**SETTINGS[kind], "gamma": probe.gamma, **own}
-    steps = {"A": ("updates", "num_envs", "num_steps"), "Q": ("updates", "cycles_per_update", "train_frequency")}[kind]
-    wanted["total_timesteps"] = math.prod(wanted[name] for name in steps)
+    wanted["num_generations"] = wanted["updates"]
+    steps = math.prod(wanted[name] for name in STEPS[kind]) * (one_episode(probe) if kind == "C" else 1)
+    wanted["total_timesteps"] = wanted["updates"] * steps
     # A setting that only this probe changes is what it is about.
-    if lacking := [name for name in (*NEEDED, *own) if name not in {*fields, "updates"}]:
+    if lacking := [name for name in (*NEEDED[kind], *own) if name not in {*fields, "updates"}]:
         raise UsageError(f"its Config lacks {', '.join(lacking)}, which the probe has to set")
     return {name: value for name, value in wanted.items() if name in fields}
+
+
+def one_episode(probe: Probe) -> int:
+    """The most steps that an episode of a probe takes."""
+    return int(probe.case(0).params.max_steps_in_episode)
 
 
 def fill_up(case: Case, gamma: float, n: int) -> Any:
@@ -252,7 +278,7 @@ def groups_of(probes: Sequence[Probe], kind: str, module: ModuleType) -> tuple[l
         except UsageError as why:
             skipped.append(Skipped(one, str(why)))
             continue
-        params = one.case(0).params
+        params = one.case(0, kind).params
         shapes = "filled up" if fills_up(params) else [np.shape(x) for x in jax.tree.leaves(params)]
         key = repr((shapes, [(k, v) for k, v in settings.items() if k not in traced]))
         groups.setdefault(key, []).append(one)
@@ -266,7 +292,7 @@ def env_of(params: Any) -> Any:
 
 def refusal(module: ModuleType, kind: str, one: Probe) -> str:
     """Why the agent's `make` does not take a probe's spaces or settings; '' if it does."""
-    params = one.case(0).params
+    params = one.case(0, kind).params
     try:
         module.make(module.Config(**settings_of(one, kind, module)), env_of(params), params)
     except ValueError as error:
@@ -278,7 +304,7 @@ def refusal(module: ModuleType, kind: str, one: Probe) -> str:
 
 def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: range) -> list[Result]:
     """Train probes of equal shape and settings, all seeds of all of them in one program."""
-    cases = [[one.case(seed) for seed in seeds] for one in probes]
+    cases = [[one.case(seed, kind) for seed in seeds] for one in probes]
     n = max(len(case.params.obs) for case in itertools.chain(*cases))
     params = [[fill_up(case, one.gamma, n) for case in row] for one, row in zip(probes, cases, strict=True)]
     # Every leaf [probes, seeds, ...].
@@ -305,7 +331,6 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     # As many devices as there are, with seeds filled up by repeating the last.
     devices = jax.devices()[: len(seeds)]
     mesh = jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
-    by_seed, everywhere = NamedSharding(mesh, P(None, "seed")), NamedSharding(mesh, P())
     padded = math.ceil(len(seeds) / len(devices)) * len(devices)
     rows = np.minimum(np.arange(padded), len(seeds) - 1)
     stacked = jax.tree.map(lambda x: x[:, rows], stacked)
@@ -313,12 +338,12 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
 
     def program(configs: Any, params: Any, keys: jax.Array) -> Any:
         state = jax.vmap(jax.vmap(one_seed, (None, 0, 0)), (0, 0, None))(configs, params, keys)
-        # The initialisation's QR is not sharded; without this the training after it would not be either.
-        state = jax.lax.with_sharding_constraint(state, by_seed)
         return jax.vmap(jax.vmap(learn, (None, 0, 0)), (0, 0, 0))(configs, params, state)
 
-    shardings = (everywhere, by_seed, NamedSharding(mesh, P("seed")))
-    before, after = jax.device_get(jax.jit(program, in_shardings=shardings)(configs, stacked, keys))
+    # Every device runs the program by itself; what would check that gets gradients wrong.
+    specs, by_seed = (P(), P(None, "seed"), P("seed")), P(None, "seed")
+    program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=by_seed, check_vma=False)
+    before, after = jax.device_get(jax.jit(program)(configs, stacked, keys))
 
     def outcome(answers: Any, row: int, params: Any) -> Outcome:
         value: Any
@@ -358,8 +383,6 @@ def run(
     name = agent if isinstance(agent, str) else module.__name__
     with named(name, module):
         kind = kind_of(module)
-    if kind not in SETTINGS:
-        raise UsageError(f"{name} is an agent of a policy alone; the ladder cannot train such agents yet")
     own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
     for wanted in only:
         if wanted not in own:

@@ -16,6 +16,7 @@ import numpy as np
 from gymnax.environments import environment, spaces
 
 NEVER = np.iinfo(np.int32).max
+LONGEST = 10  # steps: episodes of the ladder that end do so sooner
 
 
 @flax.struct.dataclass
@@ -31,6 +32,8 @@ class Tables:
     after: Any  # [n, A] int32: the state that the NEXT episode begins in after this step ended one; -1: by `start`
     noise: Any  # scalar: every reward is this much higher or lower, with equal odds
     flip_at: Any  # int32 scalar: from this many steps on, counted over resets, rewards have the other sign
+    # For agents that must know beforehand; static, for tables are traced.
+    max_steps_in_episode: int = flax.struct.field(pytree_node=False, default=LONGEST)
 
 
 def tables(
@@ -138,6 +141,7 @@ class Targets:
     slope: Any  # [n, D]
     curvature: Any  # scalar
     peak: Any  # scalar
+    max_steps_in_episode: int = flax.struct.field(pytree_node=False, default=1)
 
 
 @flax.struct.dataclass

@@ -11,6 +11,7 @@ Letters: `n` states, `A` actions, `D` action dimensions. Discounts are chosen so
 """
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from probes import solve
-from probes.environments import Targets, tables
+from probes.environments import Tables, Targets, tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +65,10 @@ class Probe:
     settings: Mapping[str, Mapping[str, Any]]
     """kind of agent -> its settings that differ from those of probes/check.py, `updates` among them"""
 
-    def case(self, seed: int) -> Case:
-        """What seed `seed` meets: the same whatever other seeds there are."""
-        return self.make(np.random.default_rng([zlib.crc32(self.name.encode()), seed]))
+    def case(self, seed: int, kind: str = "A") -> Case:
+        """What seed `seed` of an agent of that kind meets: the same whatever other seeds there are."""
+        case = self.make(np.random.default_rng([zlib.crc32(self.name.encode()), seed]))
+        return mirrored(case) if kind == "C" else case
 
     def values(self, kind: str, case: Case, answer: Answer) -> np.ndarray | None:
         """What an agent's `value` gives where it ends at `answer`: V `[n]`, or Q `[n, A]`; None where that is open."""
@@ -119,6 +121,39 @@ def probe(
         return make
 
     return add
+
+
+def mirrored(case: Case) -> Case:
+    """A case of two actions and, with equal odds, the same with its actions swapped: the observation's sign says which.
+
+    For agents that answer with an action alone: of two, a policy that has learned nothing takes the right one half of
+    the time; in both at once, if it always takes the same, never. Observations `[n, F]` become `[2 n, 1 + F]`.
+    """
+    params = case.params
+    if not isinstance(params, Tables) or params.obs.ndim != 2 or params.reward.shape[1] != 2:
+        return case
+    n = len(params.obs)
+
+    def both(x: Any, shift: int = 0) -> Any:
+        swapped = x[:, ::-1]
+        return np.concatenate([x, np.where(swapped < 0, swapped, swapped + shift) if shift else swapped])
+
+    def answer(x: Answer) -> Answer:
+        policy = None if x.policy is None else np.concatenate([x.policy, x.policy[:, ::-1]])
+        return Answer(None if x.value is None else np.tile(x.value, 2), policy)
+
+    shown = np.concatenate([np.ones((n, 1), np.float32), params.obs], axis=1)
+    params = dataclasses.replace(
+        params,
+        obs=np.concatenate([shown, -shown]),
+        start=np.tile(params.start / 2, 2),
+        reward=both(params.reward),
+        next=both(params.next, n),
+        terminated=both(params.terminated),
+        truncated=both(params.truncated),
+        after=both(params.after, n),
+    )
+    return Case(params, answer(case.truth), {cause: answer(x) for cause, x in case.wrong.items()})
 
 
 def best(actions: Any, num_actions: int = 2) -> np.ndarray:
@@ -240,7 +275,7 @@ def context_bandit(rng: np.random.Generator) -> Case:
     "AQC",
     "the gather of the action taken, the axes, or minibatches",
     tolerance=0.09,
-    settings={"A": {"learning_rate": 3e-3, "updates": 200}},
+    settings={"A": {"learning_rate": 3e-3, "updates": 200}, "C": {"population_size": 257}},
 )
 def table(rng: np.random.Generator) -> Case:
     """Three states, one-hot, drawn with .5, .3, .2; five actions; one step; 15 different rewards, columns drawn.
@@ -357,7 +392,7 @@ def delayed_credit(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQC",
+    "AQ",
     "noise in the rewards",
     tolerance=0.06,
     settings={"A": LARGE_BATCH, "Q": {"learning_rate": 5e-4, "end_e": 1.0}},
@@ -366,6 +401,35 @@ def noisy_reward(rng: np.random.Generator) -> Case:
     """One state, one step, reward 1 or -.5 with equal odds. V = .25; the explained variance is 0 in truth."""
     params = tables(obs=[[0.0]], reward=[0.25], next=[0], terminated=True, noise=0.75)
     return Case(params, Answer(np.array([0.25])), {"the value does not learn": Answer(np.zeros(1))})
+
+
+@probe("C", "noise in the rewards: the mean over rollouts")
+def noisy_bandit(rng: np.random.Generator) -> Case:
+    """bandit with arms of .25 and -.25, each .75 more or less with equal odds. The policy takes the better arm."""
+    case = a_bandit(two_contexts(rng)[:1], [[0.0]], scale=0.25)
+    return dataclasses.replace(case, params=dataclasses.replace(case.params, noise=np.float32(0.75)))
+
+
+@probe("C", "the fitness: all rewards up to the episode's end, undiscounted")
+def patience(rng: np.random.Generator) -> Case:
+    """One action ends the episode and pays 1; the other pays 1.02 four steps later. Undiscounted, that is more.
+
+    Discounted by .99 or less it is less, and a fitness that stops early has not seen it.
+    """
+    waits = rng.integers(2)
+    first = np.arange(2) == waits
+    params = tables(
+        obs=np.eye(5)[:, :1],
+        reward=[np.where(first, 0.0, 1.0), *[[0.0] * 2] * 3, [1.02] * 2],
+        next=[[1, 1], [2, 2], [3, 3], [4, 4], [4, 4]],
+        terminated=[~first, *[[False] * 2] * 3, [True] * 2],
+    )
+    # After the choice no action matters.
+    policy = np.full((5, 2), np.nan)
+    impatient = policy.copy()
+    policy[0], impatient[0] = best(waits), best(1 - waits)
+    wrong = {"the fitness is discounted, or stops before the episode does": Answer(policy=impatient)}
+    return Case(params, Answer(policy=policy), wrong)
 
 
 @probe("AQC", "the size of rewards: small ones", tolerance=0.002)
@@ -500,6 +564,25 @@ def continuous_target(rng: np.random.Generator) -> Case:
         "contexts are swapped, or a sign is wrong": Answer(policy=-optimum),
     }
     return Case(params, Answer(policy=optimum), wrong)
+
+
+@probe(
+    "C",
+    "the extra variance, without which the search stops on its way",
+    policy_tolerance=0.08,
+    settings={"C": {"extra_variance": 1.0}},
+)
+def far_optimum(rng: np.random.Generator) -> Case:
+    """continuous_target with observations of +.1 and -.1: the weights of the optimum lie 7 and 2 std from the start.
+
+    Where .2 of the candidates are selected by one weight, their mean is 1.4 std higher and their std .47 of it: without
+    extra variance the search goes 1.4 / (1 - .47) = 2.63 std in all, and the action to tanh(.263) = .26.
+    """
+    case = continuous_target(rng)
+    params = dataclasses.replace(case.params, obs=np.float32(0.1) * case.params.obs)
+    stopped = np.clip(case.params.optimum, -math.tanh(0.263), math.tanh(0.263))
+    wrong = {"the search stops on its way: its variance shrinks too soon": Answer(policy=stopped)}
+    return dataclasses.replace(case, params=params, wrong={**case.wrong, **wrong})
 
 
 @probe("AC", "the clipping of actions to the Box", tolerance=0.15, policy_tolerance=0.2)

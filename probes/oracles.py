@@ -228,6 +228,94 @@ def surrogate(module: ModuleType) -> None:
             raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {found}")
 
 
+@oracle("C", "the selection of elites, or the refit to them", elites="score num_elites", refit="candidates elite")
+def selection(module: ModuleType) -> None:
+    """Elites have the highest scores, NaN none; the refit is their mean and variance; on linear fitness, the known shift."""
+    score = jnp.array([3.0, -1.0, jnp.nan, 7.0, 0.0, 5.0])
+    close("elites of (3, -1, NaN, 7, 0, 5), 3 of them", module.elites(score, 3), [1, 0, 0, 1, 0, 1])
+    candidates = np.random.default_rng(0).normal(size=(6, 2))
+    chosen = np.array([True, False, True, True, False, False])
+    mean, variance = module.refit(jnp.asarray(candidates, jnp.float32), jnp.asarray(chosen))
+    close("the mean of the refit", mean, candidates[chosen].mean(axis=0))
+    close("the variance of the refit", variance, candidates[chosen].var(axis=0))
+    # A normal distribution above its quantile: the shift of its mean, and its standard deviation.
+    draws = jax.random.normal(jax.random.key(0), (20_000, 3))
+    for fraction, shift, std in ((0.1, 1.755, 0.411), (0.2, 1.400, 0.468), (0.5, 0.798, 0.603)):
+        elite = module.elites(draws @ jnp.array([0.0, 3.0, 0.0]), round(20_000 * fraction))
+        mean, variance = module.refit(draws, elite)
+        what = f"on fitness linear in one parameter, elite fraction {fraction}:"
+        close(f"{what} mean", mean, [0.0, shift, 0.0], 0.08)
+        close(f"{what} std", np.sqrt(variance), [1.0, std, 1.0], 0.05)
+
+
+@oracle("C", "the schedule of the extra variance", extra_variance_at="config generation")
+def extra_variance_schedule(module: ModuleType) -> None:
+    """It falls linearly from extra_variance to 0 over its share of the generations, and stays there."""
+    config = configure(module, num_generations=100, extra_variance=5.0, extra_variance_fraction=0.5)
+    for generation, wanted in ((0, 5.0), (10, 4.0), (25, 2.5), (49, 0.1), (50, 0.0), (99, 0.0)):
+        close(f"the extra variance after generation {generation} of 100",
+              module.extra_variance_at(config, jnp.int32(generation)), wanted)  # fmt: skip
+
+
+@oracle("C", "explained variance", explained_variance="returns")
+def analysis_of_variance(module: ModuleType) -> None:
+    """Candidates' sd 3, keys' sd 5, residual sd 1, two rollouts: 1 - (1 / 2) / (9 + 1 / 2) = 18 / 19; undefined for one."""
+    rng = np.random.default_rng(0)
+    candidate, key, residual = rng.normal(size=(20_000, 1)), rng.normal(size=(1, 2)), rng.normal(size=(20_000, 2))
+    returns = jnp.asarray(3 * candidate + 5 * key + residual, jnp.float32)
+    close("explained_variance of planted effects", module.explained_variance(returns), 18 / 19, 0.003)
+    close("explained_variance of noise alone", module.explained_variance(jnp.asarray(residual, jnp.float32)), 0.0, 0.05)
+    for what, undefined in (("one rollout each", returns[:, :1]), ("equal returns", jnp.ones((5, 2)))):
+        if not np.isnan(module.explained_variance(undefined)):
+            raise AssertionError(f"explained_variance of {what} is a number; it is undefined, NaN")
+
+
+@oracle(
+    "C",
+    "entropy, KL, or the floor of the search distribution",
+    gaussian_entropy="variance",
+    gaussian_kl="mean variance old_mean old_variance",
+    kl_floor="num_elites num_params",
+)
+def divergences(module: ModuleType) -> None:
+    """Closed forms, the term of the means and that of the variances; the floor is the mean KL of refits to random draws."""
+    rng = np.random.default_rng(0)
+    (mean, old_mean), (variance, old_variance) = rng.normal(size=(2, 3)), rng.random((2, 3)) + 0.5
+    close("gaussian_entropy", module.gaussian_entropy(jnp.asarray(variance)),
+          0.5 * np.log(2 * math.pi * math.e * variance).sum())  # fmt: skip
+    of_mean, of_variance = module.gaussian_kl(*map(jnp.asarray, (mean, variance, old_mean, old_variance)))
+    close("gaussian_kl's term of the means", of_mean, ((mean - old_mean) ** 2 / (2 * old_variance)).sum())
+    ratio = variance / old_variance
+    close("gaussian_kl's term of the variances", of_variance, ((ratio - 1 - np.log(ratio)) / 2).sum())
+    for k, size in ((8, 10), (3, 2)):
+        draws = rng.normal(size=(100_000, k))
+        mean, variance = draws.mean(axis=1), draws.var(axis=1)
+        simulated = size * np.mean(mean**2 + variance - 1 - np.log(variance)) / 2
+        close(f"kl_floor of {k} elites and {size} parameters", module.kl_floor(k, size), simulated, 0.02)
+
+
+@oracle(
+    "C",
+    "the fitness: where an episode's rewards end, or which random numbers candidates meet",
+    make_task="config env env_params",
+    rollout="task candidates keys",
+)
+def first_episodes(module: ModuleType) -> None:
+    """Return and length of one episode each, undiscounted, to the first ending; all candidates meet the same starts."""
+    task = module.make_task(configure(module, hidden_sizes=()), Tabular(COUNT), COUNT)
+    candidates = jnp.asarray(np.random.default_rng(0).normal(size=(5, 10)), jnp.float32)
+    total, length, ended = module.rollout(task, candidates, jax.random.split(jax.random.key(0), 13))
+    close("the return of an episode and its length, added up,", total + length, np.full((5, 13), 9.0))
+    close("whether episodes ended", ended, np.ones((5, 13)))
+    close("the return on the same key", total, np.tile(total[:1], (5, 1)))
+    if len(set(np.asarray(total[0]).tolist())) < 2:
+        raise AssertionError("13 rollouts all begin in the same of two states: their keys are not their own")
+    task = task._replace(max_steps=2)
+    total, length, ended = module.rollout(task, candidates, jax.random.split(jax.random.key(0), 13))
+    close("the length of an episode cut after 2 steps", length, np.full((5, 13), 2))
+    close("whether episodes cut after 2 steps ended", ended, total == 7)
+
+
 BUFFER = "obs action reward terminated truncated next_obs"
 
 
@@ -376,9 +464,8 @@ def programs(module: ModuleType) -> Any:
     def update(config: Any, params: Any, state: Any, step: jax.Array) -> Any:
         agent = module.make(config, env, params)
         new, metrics = agent.update(state, step)
-        obs = jnp.asarray(params.obs)
-        answers = [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in (agent.value, agent.policy)]
-        return new, metrics, answers
+        obs, functions = jnp.asarray(params.obs), [f for f in (agent.value, agent.policy) if f is not None]
+        return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
 
     over_seeds = jax.vmap(update, (None, None, 0, None))
     return jax.jit(jax.vmap(init, (None, None, 0))), jax.jit(over_seeds)
@@ -399,6 +486,7 @@ class Trial:
         end_e: float | None = None,
         tau: float = 1.0,
         cycles: int = 1,
+        **settings: Any,
     ):
         fields = settings_in(module)
         wanted = {
@@ -424,7 +512,21 @@ class Trial:
             "start_e": epsilon,
             "end_e": epsilon if end_e is None else end_e,
             "exploration_fraction": 0.5,
+            # A tenth of the candidates is 7.
+            "num_generations": UPDATES,
+            "population_size": 67,
+            "elite_fraction": 0.1,
+            "num_rollouts": 5,
+            "num_eval_rollouts": 11,
+            "max_episode_steps": None,
+            "init_variance": 1.0,
+            "extra_variance": 0.0,
+            "extra_variance_fraction": 0.5,
+            "smoothing": 0.0,
+            **settings,
         }
+        if "num_generations" in fields:  # a linear policy, whose parameters' meaning is known
+            wanted["hidden_sizes"] = ()
         self.config = module.Config(**{k: v for k, v in wanted.items() if k in fields})
         try:
             module.make(self.config, Tabular(params), params)
@@ -435,7 +537,10 @@ class Trial:
         self.state = init(self.config, params, jax.vmap(jax.random.key)(jnp.arange(SEEDS)))
 
     def update(self, state: Any, step: int) -> tuple[Any, dict[str, np.ndarray], list[np.ndarray]]:
-        """The new state, metrics `[S]`, and [value, policy before, value, policy after] `[S, n, ...]`."""
+        """The new state, metrics `[S]`, and [value, policy before, value, policy after] `[S, n, ...]`.
+
+        Of an agent without values, the policies alone.
+        """
         state, metrics, answers = self.program(self.config, self.params, state, np.int32(step))
         return state, jax.device_get(metrics), jax.device_get(answers)
 
@@ -569,10 +674,125 @@ def every_parameter_moves(module: ModuleType) -> None:
             raise AssertionError(f"the parameter {jax.tree_util.keystr(path)} does not move")
 
 
-# Contract-level checks of agents of action values. They read `params`, `target_params` and `buffer` of the state.
+# Contract-level checks of agents of a policy alone. They read `mean` and `variance` of the state.
 
+# Episodes of four steps, +1 or -1 at each whatever is done.
+WALK = tables(
+    obs=np.zeros((4, 4)), reward=np.zeros((4, 2)), next=[1, 2, 3, 3], terminated=[0, 0, 0, 1], noise=1.0
+)  # fmt: skip
 # Rewards by action alone: +1 or -1.
 COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, terminated=True)
+
+
+@oracle("C", "random keys of the environment: used twice over rollouts, steps, generations or seeds")
+def fresh_rollouts(module: ModuleType) -> None:
+    """Returns of four rewards of +1 and -1, drawn anew: the variance of a mean over 5 rollouts is 4 / 5."""
+    need(module, "num_rollouts")
+    score = emitted(Trial(module, WALK).run(4), "return_mean")["return_mean"]
+    if (score[1:] == score[:-1]).mean() > 0.5:
+        raise AssertionError("generations repeat the same rewards: the key is not advanced")
+    if (score[:, 1:] == score[:, :-1]).mean() > 0.5:
+        raise AssertionError("seeds repeat the same rewards: the key is not theirs")
+    ratio = 5 / 4 * float(np.mean(score**2))  # of 256 means; candidates that share their keys all have the same
+    if not ratio < 1.35:
+        raise AssertionError(f"mean returns vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
+
+
+@oracle("C", "the candidates: their spread, or their key; or the smoothing, or the extra variance")
+def search_distribution(module: ModuleType) -> None:
+    """With every candidate an elite, the mean's steps vary by variance / P, and the variance keeps 1 - 1 / P of itself."""
+    need(module, "population_size", "elite_fraction", "init_variance", "smoothing", "extra_variance")
+    size, variance = 67, 4.0
+    for smoothing, extra in ((0.0, 0.0), (0.75, 0.0), (0.0, 2.0)):
+        trial = Trial(module, COUNT, elite_fraction=1.0, init_variance=variance, smoothing=smoothing,
+                      extra_variance=extra)  # fmt: skip
+        step_sizes, case = [], f"with smoothing {smoothing} and extra variance {extra}"
+        for step in range(4):
+            old, (trial.state, _, _) = trial.state, trial.update(trial.state, step)
+            (mean, new_mean), (before, after) = (
+                [np.asarray(part(s, name), np.float64) for s in (old, trial.state)] for name in ("mean", "variance")
+            )
+            added = extra * (1 - step / (UPDATES / 2))
+            kept = smoothing + (1 - smoothing) * (1 - 1 / size)
+            # Over 64 seeds and 10 parameters the mean of sample variances is within 3 % but once in 10,000.
+            what = f"the variance after generation {step} {case}, to what follows from the one before,"
+            close(what, after.mean() / (kept * before.mean() + added), 1.0, 0.04)
+            step_sizes.append((new_mean - mean) / np.sqrt(before / size) / (1 - smoothing))
+        moved = np.stack(step_sizes)  # [4, S, D] standard normal draws
+        ratio = float(np.mean(moved**2))
+        if not 0.85 < ratio < 1.15:
+            raise AssertionError(f"{case} the mean's steps vary {ratio:.2f} x as much as the mean of {size} candidates")
+        for what, pairs in (
+            ("generations", moved[1:] * moved[:-1]),
+            ("seeds", moved[:, 1:] * moved[:, :-1]),
+            ("parameters", moved[..., 1:] * moved[..., :-1]),
+        ):
+            if not abs(pairs.mean()) < 0.15:
+                raise AssertionError(f"{case} candidates are drawn alike in all {what}: a key or a draw is shared")
+
+
+@oracle("C", "a metric, or the evaluation of the mean")
+def known_c_metrics(module: ModuleType) -> None:
+    """On one observation whose reward is +1 or -1 by the action, and on counted episodes, each metric follows."""
+    trial = Trial(module, COIN, init_variance=4.0)
+    for step in range(2):
+        old, (trial.state, got, answers) = trial.state, trial.update(trial.state, step)
+    (mean, new_mean), (variance, new_variance) = (
+        [np.asarray(part(s, name), np.float64) for s in (old, trial.state)] for name in ("mean", "variance")
+    )
+    ratio, size = new_variance / variance, mean.shape[1]
+    of_mean, of_variance = ((new_mean - mean) ** 2 / variance).sum(1) / 2, (ratio - 1 - np.log(ratio)).sum(1) / 2
+    entropy = np.log(2 * math.pi * math.e * variance).sum(1) / 2
+    ones = np.ones(SEEDS)
+    wanted = {
+        "entropy": entropy,
+        "relative_entropy": entropy / size,
+        "kl": of_mean + of_variance,
+        "kl_mean_term": of_mean,
+        "kl_variance_term": of_variance,
+        "kl_refit": of_mean + of_variance,  # without smoothing or extra variance
+        "std_min": np.sqrt(variance).min(1),
+        "std_mean": np.sqrt(variance).mean(1),
+        "mean_policy_return": np.where(answers[-1][:, 0].argmax(-1) == 0, 1.0, -1.0),
+        "selection_bias": 0 * ones,
+        "return_min": -ones,
+        "return_max": ones,
+        "return_count": 67 * ones,
+        "elite_mean": ones,
+        "elite_threshold": ones,
+        "explained_variance": ones,
+        "length_mean": ones,
+        "length_std": 0 * ones,
+        "episodes": 335 * ones,
+        "env_steps": 670 * ones,
+        "nonfinite": 0 * ones,
+    }
+    if "return_mean" in got:  # of +1 and -1
+        wanted["return_std"] = np.sqrt(1 - np.float64(got["return_mean"]) ** 2)
+    for name, x in emitted(got, *wanted).items():
+        close(name, x, wanted[name], 1e-3)
+    counted = Trial(module, COUNT).run(2)
+    if {"return_mean", "length_mean", "env_steps"} <= counted.keys():
+        close("return_mean + length_mean", counted["return_mean"] + counted["length_mean"], np.full((2, SEEDS), 9.0))
+        steps = 335 * counted["length_mean"].cumsum(axis=0)
+        close("env_steps, to 335 rollouts of their mean length", counted["env_steps"] / steps, np.ones((2, SEEDS)))
+
+
+@oracle("C", "batching over seeds")
+def searches_apart(module: ModuleType) -> None:
+    """What a seed finds does not depend on the seeds beside it, and no two find the same."""
+    trial = Trial(module, COIN)
+    new, _, _ = trial.update(trial.state, 0)
+    alike, _, _ = trial.update(jax.tree.map(lambda x: x[jnp.full(SEEDS, 3)], trial.state), 0)
+    found = np.asarray(part(new, "mean"))
+    close("the mean of a seed among copies of itself", np.asarray(part(alike, "mean"))[3], found[3], 1e-5)
+    distinct = len({x.tobytes() for x in found})
+    if distinct < SEEDS:
+        raise AssertionError(f"{SEEDS} seeds give {distinct} different means")
+
+
+# Contract-level checks of agents of action values. They read `params`, `target_params` and `buffer` of the state.
+
 # One step from state 0, cut by the time limit; what it leads to shows something else.
 ONWARD = tables(obs=np.eye(4) - 0.5, reward=[[100.0, 100.0]] * 4, next=[1] * 4, truncated=True)
 

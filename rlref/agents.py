@@ -11,7 +11,7 @@ from types import ModuleType
 
 from rlref.errors import UsageError, nearest
 
-NAMES = ("ppo", "dqn")
+NAMES = ("ppo", "dqn", "cem")
 CONTRACT = {
     "Config": "the settings, a frozen flax.struct dataclass",
     "make": "make(config, env=None, env_params=None) -> Agent",

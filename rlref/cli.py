@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = commands.add_parser("train", help="train an agent over many seeds", add_help=False)
     train.add_argument("agent", nargs="?")
     probing = commands.add_parser("probe", help="check an agent against environments whose answers are known")
-    probing.add_argument("agent", help="ppo, dqn, or a file such as ./my_ppo.py")
+    probing.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
     probing.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated"
     )
@@ -88,11 +88,19 @@ class TrainOptions:
     eval_every: int = 0
     """updates between evaluations; 0 for none"""
     eval_episodes: int = 10
-    """episodes of an evaluation, per seed, greedy and (but for DQN) sampled"""
+    """episodes of an evaluation, per seed, greedy and (PPO alone) sampled"""
     memory_gb: float | None = None
     """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
     json: bool = False
     """print the summary as JSON, and nothing else"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """In environment steps, for agents whose own setting is a number of generations."""
+
+    total_timesteps: int | None = None
+    """environment steps of one seed, at most: gives as many whole generations, instead of num_generations"""
 
 
 def train_command(agent: str | None, arguments: Sequence[str]) -> int:
@@ -114,6 +122,9 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
     module = load_agent(agent)
     config_class: Any = module.Config
     sections: list[Any] = [("run", TrainOptions), ("config", config_class)]
+    settings = {f.name for f in dataclasses.fields(config_class)}
+    if "num_generations" in settings and "total_timesteps" not in settings:
+        sections.append(("budget", Budget))
     flat: Any = tyro.conf.OmitArgPrefixes
     both: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
     said = io.StringIO()
@@ -134,19 +145,35 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
         one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
         raise UsageError(f"{one_line.rstrip('.')}. `rlref train {agent} --help` shows all") from None
     if unknown:
-        fields = [f.name.replace("_", "-") for c in (TrainOptions, config_class) for f in dataclasses.fields(c)]
+        fields = [f.name.replace("_", "-") for _, c in sections for f in dataclasses.fields(c)]
         raise UsageError(
             f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
             f"`rlref train {agent} --help` shows all"
         )
-    return train_run(module, parsed.run, parsed.config, ["rlref", "train", agent, *arguments])
+    budget = parsed.budget.total_timesteps if hasattr(parsed, "budget") else None
+    return train_run(module, parsed.run, parsed.config, budget, ["rlref", "train", agent, *arguments])
 
 
-def train_run(module: ModuleType, options: TrainOptions, config: Any, command: list[str]) -> int:
+def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
+    """`config` with as many generations as the environment steps `budget` allow. Raises UsageError if that is none."""
+    if config.num_generations != module.Config().num_generations:
+        raise UsageError("--total-timesteps and --num-generations say the same; give one of them")
+    try:
+        most = module.make(config, env, env_params).steps_per_update
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if budget < most:
+        raise UsageError(f"--total-timesteps is {budget}; one generation takes up to {most} environment steps")
+    return dataclasses.replace(config, num_generations=budget // most)
+
+
+def train_run(module: ModuleType, options: TrainOptions, config: Any, budget: int | None, command: list[str]) -> int:
     from rlref import envs, runner
 
     env, env_params = envs.make_env(config.env_id)
     env_params = envs.with_params(env_params, options.env_params)
+    if budget is not None:
+        config = within(budget, module, config, env, env_params)
     run_dir = options.run_dir
     if run_dir is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -180,7 +207,13 @@ def train_run(module: ModuleType, options: TrainOptions, config: Any, command: l
 class Terminal:
     """Progress on a terminal: what is compiled and for how long, then a bar with the live diagnostics."""
 
-    LIVE = (("return", "return_mean"), ("entropy", "entropy"), ("KL", "kl"), ("EV", "explained_variance"))
+    LIVE = (
+        ("return", "return_mean"),
+        ("of the mean policy", "mean_policy_return"),
+        ("entropy", "entropy"),
+        ("KL", "kl"),
+        ("EV", "explained_variance"),
+    )
 
     def __init__(self) -> None:
         from rich import progress

@@ -110,7 +110,7 @@ def train(
       env_params: its parameters; its defaults without.
       run_dir: the folder to write the run to, which must not exist; without one the run stays in memory.
       note: the question that this run is to answer; kept in its folder.
-      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and (but for DQN) sampled,
+      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and (PPO alone) sampled,
         and one more after the last update; 0 for none.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
       command: kept in the run's folder.
@@ -206,7 +206,7 @@ def train(
             real = min(plan.rows, num_rows - first)
             group_config = config if row_config is None else take(row_config, rows)
             group = Group(programs, plan, group_config, row_seeds[rows], real)
-            for update, values in group.train(num_updates, built.steps_per_update, eval_every, stop):
+            for update, values in group.train(num_updates, eval_every, stop):
                 pieces[first, update] = values
                 if board:
                     board.write(first, values)
@@ -392,7 +392,8 @@ def compile_programs(
             state, diagnostics = update(config, carry[0], start + i)
             return state, carry[1].at[:, i].set(jnp.stack([diagnostics[name] for name in names], axis=1))
 
-        return jax.lax.fori_loop(0, count, body, (state, jnp.zeros((plan.padded, chunk_size, len(names)))))
+        rows = len(jax.tree.leaves(state)[0])  # of one device
+        return jax.lax.fori_loop(0, count, body, (state, jnp.zeros((rows, chunk_size, len(names)))))
 
     def evaluate(config: Any, state: Any, keys: jax.Array) -> dict[str, jax.Array]:
         def one(config: Any, state: Any, key: jax.Array) -> dict[str, jax.Array]:
@@ -401,6 +402,10 @@ def compile_programs(
         return jax.vmap(one, (config_axis, 0, 0))(config, state, keys)
 
     def jit(f: Callable[..., Any], shardings: tuple[Any, ...], arguments: tuple[Any, ...], **options: Any) -> Any:
+        # Every device runs the program by itself, on its own rows. Else the loops of episodes, which end when the last
+        # one has, would ask all devices at every step; and without check_vma=False gradients would be summed over them.
+        specs = tuple(sharding.spec for sharding in shardings)
+        f = jax.shard_map(f, mesh=plan.mesh, in_specs=specs, out_specs=P("seed"), check_vma=False)
         return jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).lower(*arguments).compile()
 
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
@@ -421,7 +426,7 @@ def evaluate_one(
 ) -> dict[str, jax.Array]:
     """Mean return and length of `episodes` whole episodes, through the contract's `policy`: greedy, and sampled too.
 
-    A policy that follows from action values is greedy itself: there is nothing to sample.
+    A policy that follows from action values, or is an agent's all, is greedy itself: there is nothing to sample.
     """
     limit = getattr(env_params, "max_steps_in_episode", EVAL_LIMIT)
     space = env.action_space(env_params)
@@ -443,8 +448,8 @@ def evaluate_one(
 
     result: dict[str, jax.Array] = {}
     obs, _ = env.reset(key, env_params)
-    of_action_values = agent.value is not None and agent.value(state, obs).ndim
-    for how in ("greedy",) if of_action_values else ("greedy", "sampled"):
+    deterministic = agent.value is None or agent.value(state, obs).ndim
+    for how in ("greedy",) if deterministic else ("greedy", "sampled"):
         # The same keys for both: they meet the same starts.
         total, length = jax.vmap(functools.partial(one, greedy=how == "greedy"))(jax.random.split(key, episodes))
         result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}
@@ -472,10 +477,10 @@ class Group:
         self.finished = 0.0  # when the devices finished the last chunk
 
     def train(
-        self, num_updates: int, steps_per_update: int, eval_every: int, stop: threading.Event
+        self, num_updates: int, eval_every: int, stop: threading.Event
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield the metrics `[rows, updates]` of each chunk with its first update, one chunk behind the devices."""
-        done, count, pending = 0, 1, None
+        done, count, pending, steps = 0, 1, None, 0.0
         while True:
             dispatched = None
             if done < num_updates and not stop.is_set():
@@ -495,9 +500,9 @@ class Group:
                 # The devices began this chunk when it was sent off, or when the one before was finished.
                 seconds = now - max(since, self.finished)
                 self.finished = now
-                rate = count_read / seconds
-                values["steps_per_second"] = np.full_like(values["env_steps"], rate * self.real * steps_per_update)
-                count = max(1, min(MAX_CHUNK, int(rate * CHUNK_SECONDS), 8 * count_read))
+                before, steps = steps, values["env_steps"][:, -1].sum(dtype=np.float64)
+                values["steps_per_second"] = np.full_like(values["env_steps"], (steps - before) / seconds)
+                count = max(1, min(MAX_CHUNK, int(count_read * CHUNK_SECONDS / seconds), 8 * count_read))
                 yield update, values
             if dispatched is None:
                 return

@@ -1,0 +1,426 @@
+"""Noisy cross-entropy method (Szita & Lorincz 2006, "Learning Tetris Using the Noisy Cross-Entropy Method").
+
+    rlref train cem      8 seeds of CartPole-v1 and a run folder; `python -m rlref.cem` is the same
+    python cem.py        this file copied elsewhere, without rlref: 4 seeds, prints the last generation
+    jax.jit(jax.vmap(cem.train, in_axes=(None, 0)))(cem.Config(), keys)        many seeds, from Python
+
+Expected: CartPole-v1 with these defaults ends at a mean return of 500, IQM over 32 seeds, the worst seed at 500;
+rlref's README has the table and the command.
+
+A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
+let each act for a few episodes, refit the Gaussian to the best. Where it learns nothing, a cleverer method seldom does:
+the first baseline to try on a new problem (Schulman 2016, Nuts and Bolts).
+
+Every function is written for ONE seed; batching over seeds is the caller's `vmap`. No agent file imports another, so
+that each can be copied; what they repeat is the price of that.
+
+Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
+`F` features.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.scipy.special import digamma
+
+MIN_VARIANCE = 1e-12  # of a parameter: below, float32 candidates are all alike, and at 0 no KL is defined
+
+
+def static(default: Any) -> Any:
+    """A setting that shapes the program. Float settings are leaves instead: they can be traced, and vmapped."""
+    return flax.struct.field(pytree_node=False, default=default)
+
+
+@flax.struct.dataclass
+class Config:
+    """Settings of CEM."""
+
+    env_id: str = static("CartPole-v1")
+    """environment: a gymnax id, or package.module:make_env"""
+    num_generations: int = static(15)
+    """generations of one seed"""
+    population_size: int = static(64)
+    """candidates drawn in a generation"""
+    elite_fraction: float = 0.125
+    """share of the population, rounded to whole candidates, that the Gaussian is refitted to: at least 2"""
+    num_rollouts: int = static(4)
+    """episodes of each candidate in a generation; all candidates meet the same random numbers"""
+    num_eval_rollouts: int = static(16)
+    """episodes of the new mean after each generation, and as many of elites, on fresh random numbers"""
+    max_episode_steps: int | None = static(None)
+    """steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it"""
+    init_variance: float = 1.0
+    """variance of every parameter at the start; their mean is 0"""
+    extra_variance: float = 0.25
+    """added to every parameter's variance after the first generation, and linearly less from then on"""
+    extra_variance_fraction: float = 0.5
+    """share of num_generations over which it falls to 0"""
+    smoothing: float = 0.0
+    """share of the old mean and variance that a generation keeps"""
+    hidden_sizes: tuple[int, ...] = static(())
+    """units of each hidden layer; none: a linear policy"""
+    activation: Literal["tanh", "relu"] = static("tanh")
+    """activation of the hidden layers"""
+
+
+class Agent(NamedTuple):
+    """What `make` returns: all that the runner, the probes and the scripts use."""
+
+    init: Callable[[jax.Array], "State"]  # key -> state of one seed
+    # state, step (int32 index of this generation, never batched over seeds) -> state, diagnostics (float32 scalars)
+    update: Callable[["State", jax.Array], tuple["State", dict[str, jax.Array]]]
+    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: action [D], and std [D] of 0
+    policy: Callable[["State", jax.Array], Any]
+    value: Callable[["State", jax.Array], jax.Array] | None  # None: there are no values
+    num_updates: int  # generations
+    steps_per_update: int  # environment steps of one generation of one seed, at most: episodes may end early
+
+
+@flax.struct.dataclass
+class State:
+    """Everything needed to go on training one seed: the Gaussian that the next candidates are drawn from."""
+
+    mean: jax.Array  # [D]
+    variance: jax.Array  # [D], the extra variance included
+    key: jax.Array
+    env_steps: jax.Array  # int32, of all candidates so far
+
+
+class Task(NamedTuple):
+    """What the functions below need and training never changes."""
+
+    config: Config
+    env: Any
+    env_params: Any
+    obs_space: Any
+    action_space: Any
+    max_steps: int  # of an episode
+    num_params: int
+    unflatten: Callable[[jax.Array], list[tuple[jax.Array, jax.Array]]]  # [D] -> kernel [n, m] and bias [m] per layer
+
+
+def is_discrete(space: Any) -> bool:
+    return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
+
+
+def features(obs: jax.Array, space: Any) -> jax.Array:
+    """Raw observations `[B, ...]` as float32 `[B, F]`: one-hot if Discrete, anything else flat."""
+    if is_discrete(space):
+        return jax.nn.one_hot(obs, space.n)
+    scale = 255 if obs.dtype == jnp.uint8 and len(space.shape) == 3 else 1
+    return obs.reshape(obs.shape[0], -1).astype(jnp.float32) / scale
+
+
+def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """`[B, n] -> [B, m]`."""
+    if len(kernel) > 32:
+        return x @ kernel + bias
+    # The same, in a form that is fused with its surroundings: batched over candidates, products of tiny matrices cost a
+    # CPU ten times the environment's step.
+    return sum((x[:, i, None] * row for i, row in enumerate(kernel)), bias)
+
+
+def act(task: Task, params: jax.Array, obs: jax.Array) -> jax.Array:
+    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: the likeliest, or tanh to the bounds."""
+    x = features(obs, task.obs_space)
+    *hidden, head = task.unflatten(params)
+    activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
+    for kernel, bias in hidden:
+        x = activation(dense(x, kernel, bias))
+    outputs, space = dense(x, *head), task.action_space
+    if is_discrete(space):
+        return outputs.argmax(axis=-1).astype(jnp.int32)
+    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
+    actions = (high + low) / 2 + (high - low) / 2 * jnp.tanh(outputs).reshape(-1, *space.shape)
+    return actions.astype(space.dtype)
+
+
+def rollout(task: Task, candidates: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One episode of each candidate `[P, D]` on each key `[K]`.
+
+    Returns, each `[P, K]`: undiscounted return and length up to the first ending, and whether there was one within
+    `max_steps`. Candidates share the keys (common random numbers), so that the luck of a draw is the same for all.
+
+    Where people go wrong: environments reset themselves, so a step after the ending pays the next episode's reward.
+    """
+    split = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    start = jax.vmap(task.env.reset, in_axes=(0, None))(split(keys, task.max_steps), task.env_params)
+    env_step = jax.vmap(
+        task.env.step, in_axes=(0, 0, 0, None)
+    )  # over rollouts, then with the same keys over candidates
+    env_step = jax.vmap(env_step, in_axes=(None, 0, 0, None))
+
+    def step(carry: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+        t, obs, env_state, alive, total, length = carry
+        action = jax.vmap(partial(act, task))(candidates, obs)
+        obs, env_state, reward, terminated, truncated, _ = env_step(split(keys, t), env_state, action, task.env_params)
+        total += jnp.where(alive, reward.astype(jnp.float32), 0.0)
+        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive
+
+    # A mask beside the early exit: batched over seeds, the loop goes on until the last episode of the last seed.
+    shape = len(candidates), len(keys)
+    carry = (jnp.int32(0), *jax.vmap(lambda _: start)(candidates), jnp.ones(shape, bool), jnp.zeros(shape))
+    carry = (*carry, jnp.zeros(shape, jnp.int32))
+    carry = jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), step, carry)
+    *_, alive, total, length = carry
+    return total, length, ~alive
+
+
+def elites(score: jax.Array, num_elites: Any) -> jax.Array:
+    """Which of the candidates are among the best, by scores `[P]`: bool `[P]`. NaN is worse than any score."""
+    order = jnp.argsort(-score)  # a place in the order -> a candidate; not what a candidate's place is
+    return jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)
+
+
+def refit(candidates: jax.Array, elite: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The elites' mean and variance `[D]`, by maximum likelihood: the sum of squares over k, not k - 1."""
+    mean = candidates.mean(axis=0, where=elite[:, None])
+    return mean, ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
+
+
+def extra_variance_at(config: Config, generation: Any) -> jax.Array:
+    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0) of variance 100).
+
+    Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
+    """
+    last = config.extra_variance_fraction * config.num_generations
+    return config.extra_variance * jnp.maximum(1 - generation / last, 0.0)
+
+
+def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+    """One generation."""
+    config = task.config
+    key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)
+    noise = jax.random.normal(key_noise, (config.population_size, task.num_params))
+    candidates = state.mean + jnp.sqrt(state.variance) * noise
+    returns, lengths, ended = rollout(task, candidates, jax.random.split(key_rollout, config.num_rollouts))
+
+    score = returns.mean(axis=1)
+    num_elites = jnp.round(config.elite_fraction * config.population_size)
+    elite = elites(score, num_elites)
+    fitted = refit(candidates, elite)
+    extra_variance = extra_variance_at(config, step)
+    mean, variance = (
+        config.smoothing * old + (1 - config.smoothing) * new
+        for old, new in zip((state.mean, state.variance), fitted, strict=True)
+    )
+    variance = jnp.maximum(variance + extra_variance, MIN_VARIANCE)
+    new = State(mean, variance, key, state.env_steps + lengths.sum())
+
+    # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.
+    repeats = config.num_eval_rollouts
+    some = jax.random.choice(key_elite, config.population_size, (repeats,), p=elite / elite.sum())
+    tried = jnp.concatenate([jnp.tile(mean, (repeats, 1)), candidates[some]])
+    one_each = jax.vmap(lambda params, key: rollout(task, params[None], key[None])[0][0, 0])
+    of_mean, of_elites = one_each(tried, jax.random.split(key_eval, 2 * repeats)).reshape(2, repeats)
+
+    diagnostics = diagnose(state, new, fitted, returns, lengths, elite) | {
+        "env_steps": new.env_steps,
+        "episodes": ended.sum(),
+        "extra_variance": extra_variance,
+        "mean_policy_return": of_mean.mean(),
+        "selection_bias": (score[some] - of_elites).mean(),
+    }
+    return new, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
+
+
+def summary(name: str, x: jax.Array) -> dict[str, jax.Array]:
+    """Mean, standard deviation, minimum and maximum of `x`."""
+    return {f"{name}_mean": x.mean(), f"{name}_std": x.std(), f"{name}_min": x.min(), f"{name}_max": x.max()}
+
+
+def gaussian_entropy(variance: jax.Array) -> jax.Array:
+    """Differential entropy in nats of a Gaussian with independent dimensions `[D]`."""
+    return 0.5 * jnp.log(2 * math.pi * math.e * variance).sum()
+
+
+def gaussian_kl(mean: Any, variance: Any, old_mean: Any, old_variance: Any) -> tuple[jax.Array, jax.Array]:
+    """KL(new, old) in nats of such Gaussians, as the term that the means cause and the term that the variances cause."""
+    ratio = variance / old_variance
+    return 0.5 * ((mean - old_mean) ** 2 / old_variance).sum(), 0.5 * (ratio - 1 - jnp.log(ratio)).sum()
+
+
+def kl_floor(num_elites: Any, num_params: int) -> jax.Array:
+    """Expected KL(refit, old) in nats if elites are chosen at random: what a generation changes by chance alone.
+
+    The mean of k draws is off by 1/k variances, and k / variance times their variance is chi-squared with k - 1 degrees
+    of freedom, whose logarithm has the mean digamma((k - 1) / 2) + log 2.
+    """
+    return -0.5 * num_params * (digamma((num_elites - 1) / 2) + jnp.log(2 / num_elites))
+
+
+def explained_variance(returns: jax.Array) -> jax.Array:
+    """Share of the variance of candidates' mean returns that is theirs, and not that of their `K` rollouts; `[P, K]`.
+
+    Two-way analysis of variance, candidates x keys: what a key is worth to all candidates alike is no noise under
+    common random numbers. NaN for K = 1, and where the means do not vary by more than float32 rounding.
+    """
+    size, rollouts = returns.shape
+    if rollouts == 1:
+        return jnp.float32(jnp.nan)
+    of_candidate, of_key = returns.mean(axis=1, keepdims=True), returns.mean(axis=0, keepdims=True)
+    residual = returns - of_candidate - of_key + returns.mean()
+    mean_square = (residual**2).sum() / ((size - 1) * (rollouts - 1))
+    variance = of_candidate.var(ddof=1)
+    varies = variance > (1e-6 * jnp.abs(of_candidate).max()) ** 2
+    return jnp.where(varies, 1 - mean_square / rollouts / variance, jnp.nan)
+
+
+def diagnose(
+    old: State, new: State, fitted: Sequence[jax.Array], returns: jax.Array, lengths: jax.Array, elite: jax.Array
+) -> dict[str, jax.Array]:
+    """What happened in this generation. rlref/metrics.py defines each name.
+
+    `old` drew the candidates, `fitted` is the mean and variance of the elites alone, and `new` is what came of it;
+    `returns` and `lengths` are `[P, K]`, `elite` `[P]`.
+    """
+    score, num_params, std = returns.mean(axis=1), len(old.mean), jnp.sqrt(old.variance)
+    entropy = gaussian_entropy(old.variance)
+    of_mean, of_variance = gaussian_kl(new.mean, new.variance, old.mean, old.variance)
+    refit_kl = sum(gaussian_kl(*fitted, old.mean, old.variance))
+    floor = kl_floor(elite.sum(), num_params)
+    result = summary("return", score) | summary("length", lengths.mean(axis=1))
+    result |= {
+        "return_count": len(score),
+        "entropy": entropy,
+        "relative_entropy": entropy / num_params,
+        "kl": of_mean + of_variance,
+        "kl_mean_term": of_mean,
+        "kl_variance_term": of_variance,
+        "kl_refit": refit_kl,
+        "kl_floor": floor,
+        "kl_excess": refit_kl - floor,
+        "explained_variance": explained_variance(returns),
+        "elite_threshold": score.min(where=elite, initial=jnp.inf),
+        "elite_mean": score.mean(where=elite),
+        "std_min": std.min(),
+        "std_mean": std.mean(),
+    }
+    result["nonfinite"] = ~jnp.isfinite(jnp.stack([returns.sum(), new.mean.sum(), new.variance.sum()])).all()
+    return result
+
+
+def init(task: Task, key: jax.Array) -> State:
+    """The first Gaussian of one seed."""
+    variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+
+
+def check(config: Config) -> None:
+    """Raise ValueError, in one line, for settings that cannot train. Traced floats cannot be looked at, and are not."""
+
+    def require(ok: Any, name: str, rule: str) -> None:
+        if not ok:
+            raise ValueError(f"{name} is {getattr(config, name)!r}; it must be {rule}")
+
+    def whole(x: Any) -> bool:
+        return isinstance(x, int | np.integer) and not isinstance(x, bool) and bool(x >= 1)
+
+    for name in ("num_generations", "population_size", "num_rollouts", "num_eval_rollouts"):
+        require(whole(getattr(config, name)), name, "a whole number of at least 1")
+    limit, sizes = config.max_episode_steps, config.hidden_sizes
+    require(limit is None or whole(limit), "max_episode_steps", "a whole number of at least 1, or None")
+    good = isinstance(sizes, tuple) and all(map(whole, sizes))
+    require(good, "hidden_sizes", "a tuple of whole numbers of at least 1")
+    require(config.activation in ("tanh", "relu"), "activation", "'tanh' or 'relu'")
+    finite, above_0 = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+    below_1 = float(np.nextafter(np.float32(1), np.float32(0)))
+    bounds = {
+        "elite_fraction": (above_0, 1.0, "a number above 0, to 1"),
+        "init_variance": (MIN_VARIANCE, finite, f"a finite number of at least {MIN_VARIANCE:g}"),
+        "extra_variance": (0.0, finite, "a finite number of at least 0"),
+        "extra_variance_fraction": (above_0, 1.0, "a number above 0, to 1"),
+        "smoothing": (0.0, below_1, "a number from 0 to below 1"),
+    }
+    for name, (low, high, rule) in bounds.items():
+        value = getattr(config, name)
+        if isinstance(value, jax.core.Tracer):
+            continue
+        x = np.asarray(value)
+        require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
+        if name == "elite_fraction":
+            size = config.population_size
+            least = np.round(np.float32(x) * size).min()
+            rule = f"at least {2 / size:.3g}, for 2 elites of population_size {size}: one alone has no variance"
+            require(least >= 2, name, rule)
+
+
+def make_task(config: Config, env: Any, env_params: Any) -> Task:
+    """The policy's layers for an environment's spaces, and the length of its episodes. Raises ValueError, as `make`."""
+    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
+    limit = config.max_episode_steps
+    if limit is None:
+        limit = getattr(env_params, "max_steps_in_episode", None)
+        if limit is None or isinstance(limit, jax.core.Tracer) or limit < 1:
+            raise ValueError(
+                f"{config.env_id} has no episode end that is known beforehand, its max_steps_in_episode is {limit}; "
+                "give max_episode_steps"
+            )
+    num_inputs = obs_space.n if is_discrete(obs_space) else math.prod(obs_space.shape)
+    num_outputs = action_space.n if is_discrete(action_space) else math.prod(action_space.shape)
+    sizes = (num_inputs, *config.hidden_sizes, num_outputs)
+    layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in zip(sizes[:-1], sizes[1:], strict=True)]
+    flat, unflatten = ravel_pytree(layers)
+    return Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)
+
+
+def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
+    """Build the agent for an environment of gymnax >= 1.0; without `env`, for the gymnax id in `config.env_id`.
+
+    Raises ValueError, in one line, for settings, spaces or episodes without an end that cannot train.
+    """
+    check(config)
+    if env is None:
+        import gymnax
+
+        env, _ = gymnax.make(config.env_id)
+    env_params = env.default_params if env_params is None else env_params
+    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
+    for what, space in (("observation", obs_space), ("action", action_space)):
+        if not is_discrete(space) and not hasattr(space, "low"):
+            raise ValueError(f"{config.env_id} has the {what} space {space}; CEM takes Discrete or Box")
+    if not is_discrete(action_space) and not np.isfinite([action_space.low, action_space.high]).all():
+        raise ValueError(f"{config.env_id} has actions without bounds, {action_space}; CEM needs bounds to scale to")
+    task = make_task(config, env, env_params)
+    steps_per_update = config.population_size * config.num_rollouts * task.max_steps
+    if steps_per_update * config.num_generations >= 2**31:
+        raise ValueError(
+            f"num_generations {config.num_generations} x population_size {config.population_size} x num_rollouts "
+            f"{config.num_rollouts} x {task.max_steps} steps of an episode must be below 2^31"
+        )
+
+    def policy(state: State, obs: jax.Array) -> Any:
+        action = act(task, state.mean, obs[None])[0]
+        if is_discrete(action_space):
+            return jax.nn.one_hot(action, action_space.n)
+        action = action.astype(jnp.float32).reshape(-1)
+        return action, jnp.zeros_like(action)
+
+    return Agent(partial(init, task), partial(update, task), policy, None, config.num_generations, steps_per_update)
+
+
+def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = None) -> tuple[State, dict[str, Any]]:
+    """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_generations]`."""
+    agent = make(config, env, env_params)
+    return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
+
+
+if __name__ == "__main__":
+    import importlib.util
+    import sys
+
+    if importlib.util.find_spec("rlref"):
+        from rlref.cli import main
+
+        sys.exit(main(["train", __file__, *sys.argv[1:]]))
+    keys = jax.vmap(jax.random.key)(jnp.arange(4))
+    _, diagnostics = jax.jit(jax.vmap(train, in_axes=(None, 0)))(Config(), keys)
+    for name, x in diagnostics.items():
+        print(f"{name:22}", *(f"{y:12.5g}" for y in x[:, -1]))

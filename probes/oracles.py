@@ -230,7 +230,7 @@ def surrogate(module: ModuleType) -> None:
 
 @oracle("C", "the selection of elites, or the refit to them", elites="score num_elites", refit="candidates elite")
 def selection(module: ModuleType) -> None:
-    """Elites have the highest scores, NaN none; the refit is their mean and variance; on linear fitness, the known shift."""
+    """Elites score highest, never NaN; the refit is their mean and variance, on linear fitness shifted as is known."""
     score = jnp.array([3.0, -1.0, jnp.nan, 7.0, 0.0, 5.0])
     close("elites of (3, -1, NaN, 7, 0, 5), 3 of them", module.elites(score, 3), [1, 0, 0, 1, 0, 1])
     candidates = np.random.default_rng(0).normal(size=(6, 2))
@@ -259,7 +259,7 @@ def extra_variance_schedule(module: ModuleType) -> None:
 
 @oracle("C", "explained variance", explained_variance="returns")
 def analysis_of_variance(module: ModuleType) -> None:
-    """Candidates' sd 3, keys' sd 5, residual sd 1, two rollouts: 1 - (1 / 2) / (9 + 1 / 2) = 18 / 19; undefined for one."""
+    """Candidates of sd 3, keys of sd 5, residuals of sd 1, two rollouts: 1 - .5 / (9 + .5) = 18 / 19. NaN for one."""
     rng = np.random.default_rng(0)
     candidate, key, residual = rng.normal(size=(20_000, 1)), rng.normal(size=(1, 2)), rng.normal(size=(20_000, 2))
     returns = jnp.asarray(3 * candidate + 5 * key + residual, jnp.float32)
@@ -278,7 +278,7 @@ def analysis_of_variance(module: ModuleType) -> None:
     kl_floor="num_elites num_params",
 )
 def divergences(module: ModuleType) -> None:
-    """Closed forms, the term of the means and that of the variances; the floor is the mean KL of refits to random draws."""
+    """Closed forms, the means' term and the variances'; the floor is the mean KL of refits to random draws."""
     rng = np.random.default_rng(0)
     (mean, old_mean), (variance, old_variance) = rng.normal(size=(2, 3)), rng.random((2, 3)) + 0.5
     close("gaussian_entropy", module.gaussian_entropy(jnp.asarray(variance)),
@@ -700,7 +700,7 @@ def fresh_rollouts(module: ModuleType) -> None:
 
 @oracle("C", "the candidates: their spread, or their key; or the smoothing, or the extra variance")
 def search_distribution(module: ModuleType) -> None:
-    """With every candidate an elite, the mean's steps vary by variance / P, and the variance keeps 1 - 1 / P of itself."""
+    """If all candidates are elites, the mean's steps vary by variance / P; the variance keeps 1 - 1 / P of itself."""
     need(module, "population_size", "elite_fraction", "init_variance", "smoothing", "extra_variance")
     size, variance = 67, 4.0
     for smoothing, extra in ((0.0, 0.0), (0.75, 0.0), (0.0, 2.0)):

@@ -18,8 +18,9 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 `F` features.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -128,7 +129,7 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def act(task: Task, params: jax.Array, obs: jax.Array) -> jax.Array:
-    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: the likeliest, or tanh to the bounds."""
+    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: the best, or tanh to the bounds."""
     x = features(obs, task.obs_space)
     *hidden, head = task.unflatten(params)
     activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
@@ -150,24 +151,23 @@ def rollout(task: Task, candidates: jax.Array, keys: jax.Array) -> tuple[jax.Arr
 
     Where people go wrong: environments reset themselves, so a step after the ending pays the next episode's reward.
     """
-    split = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-    start = jax.vmap(task.env.reset, in_axes=(0, None))(split(keys, task.max_steps), task.env_params)
-    env_step = jax.vmap(
-        task.env.step, in_axes=(0, 0, 0, None)
-    )  # over rollouts, then with the same keys over candidates
-    env_step = jax.vmap(env_step, in_axes=(None, 0, 0, None))
+    key_of = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    # Over rollouts, then over candidates, which have the keys in common.
+    env_step = jax.vmap(jax.vmap(task.env.step, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, None))
+    keys_reset = key_of(keys, task.max_steps)  # a number that no step has
+    start = jax.vmap(task.env.reset, in_axes=(0, None))(keys_reset, task.env_params)
+    obs, env_state = jax.vmap(lambda _: start)(candidates)
 
-    def step(carry: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         t, obs, env_state, alive, total, length = carry
         action = jax.vmap(partial(act, task))(candidates, obs)
-        obs, env_state, reward, terminated, truncated, _ = env_step(split(keys, t), env_state, action, task.env_params)
+        obs, env_state, reward, terminated, truncated, _ = env_step(key_of(keys, t), env_state, action, task.env_params)
+        # A mask beside the early exit: the loop goes on until the last episode of all has ended.
         total += jnp.where(alive, reward.astype(jnp.float32), 0.0)
         return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive
 
-    # A mask beside the early exit: batched over seeds, the loop goes on until the last episode of the last seed.
     shape = len(candidates), len(keys)
-    carry = (jnp.int32(0), *jax.vmap(lambda _: start)(candidates), jnp.ones(shape, bool), jnp.zeros(shape))
-    carry = (*carry, jnp.zeros(shape, jnp.int32))
+    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
     carry = jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), step, carry)
     *_, alive, total, length = carry
     return total, length, ~alive
@@ -241,8 +241,10 @@ def gaussian_entropy(variance: jax.Array) -> jax.Array:
     return 0.5 * jnp.log(2 * math.pi * math.e * variance).sum()
 
 
-def gaussian_kl(mean: Any, variance: Any, old_mean: Any, old_variance: Any) -> tuple[jax.Array, jax.Array]:
-    """KL(new, old) in nats of such Gaussians, as the term that the means cause and the term that the variances cause."""
+def gaussian_kl(
+    mean: jax.Array, variance: jax.Array, old_mean: jax.Array, old_variance: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """KL(new, old) in nats of such Gaussians, in two terms: what the means cause, and what the variances cause."""
     ratio = variance / old_variance
     return 0.5 * ((mean - old_mean) ** 2 / old_variance).sum(), 0.5 * (ratio - 1 - jnp.log(ratio)).sum()
 
@@ -274,7 +276,12 @@ def explained_variance(returns: jax.Array) -> jax.Array:
 
 
 def diagnose(
-    old: State, new: State, fitted: Sequence[jax.Array], returns: jax.Array, lengths: jax.Array, elite: jax.Array
+    old: State,
+    new: State,
+    fitted: tuple[jax.Array, jax.Array],
+    returns: jax.Array,
+    lengths: jax.Array,
+    elite: jax.Array,
 ) -> dict[str, jax.Array]:
     """What happened in this generation. rlref/metrics.py defines each name.
 
@@ -284,9 +291,9 @@ def diagnose(
     score, num_params, std = returns.mean(axis=1), len(old.mean), jnp.sqrt(old.variance)
     entropy = gaussian_entropy(old.variance)
     of_mean, of_variance = gaussian_kl(new.mean, new.variance, old.mean, old.variance)
-    refit_kl = sum(gaussian_kl(*fitted, old.mean, old.variance))
+    refit_kl = jnp.add(*gaussian_kl(*fitted, old.mean, old.variance))
     floor = kl_floor(elite.sum(), num_params)
-    result = summary("return", score) | summary("length", lengths.mean(axis=1))
+    result: dict[str, Any] = summary("return", score) | summary("length", lengths.mean(axis=1))
     result |= {
         "return_count": len(score),
         "entropy": entropy,
@@ -366,7 +373,7 @@ def make_task(config: Config, env: Any, env_params: Any) -> Task:
     num_inputs = obs_space.n if is_discrete(obs_space) else math.prod(obs_space.shape)
     num_outputs = action_space.n if is_discrete(action_space) else math.prod(action_space.shape)
     sizes = (num_inputs, *config.hidden_sizes, num_outputs)
-    layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in zip(sizes[:-1], sizes[1:], strict=True)]
+    layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes)]
     flat, unflatten = ravel_pytree(layers)
     return Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)
 

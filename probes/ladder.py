@@ -410,7 +410,7 @@ def noisy_bandit(rng: np.random.Generator) -> Case:
     return dataclasses.replace(case, params=dataclasses.replace(case.params, noise=np.float32(0.75)))
 
 
-@probe("C", "the fitness: all rewards up to the episode's end, undiscounted")
+@probe("C", "the fitness: all rewards up to the episode's end, undiscounted", gamma=1.0)
 def patience(rng: np.random.Generator) -> Case:
     """One action ends the episode and pays 1; the other pays 1.02 four steps later. Undiscounted, that is more.
 

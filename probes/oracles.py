@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probes.environments import Tables, Tabular, tables
+from probes.environments import Tables, Tabular, Target, Targets, tables
 
 SEEDS = 64
 
@@ -314,6 +314,27 @@ def first_episodes(module: ModuleType) -> None:
     total, length, ended = module.rollout(task, candidates, jax.random.split(jax.random.key(0), 13))
     close("the length of an episode cut after 2 steps", length, np.full((5, 13), 2))
     close("whether episodes cut after 2 steps ended", ended, total == 7)
+
+
+@oracle(
+    "C",
+    "the policy: its bounds, its bias, or the path of observations",
+    make_task="config env env_params",
+    act="task params obs",
+)
+def actions(module: ModuleType) -> None:
+    """Actions of a Box end at its bounds, on both sides; without anything to see they follow from the parameters."""
+    obs, zeros = np.array([[1.0, -2.0, 0.5]]), np.zeros((1, 5))
+    params = Targets(obs.astype(np.float32), zeros, zeros, np.float32(0), np.float32(0))
+    task = module.make_task(configure(module, hidden_sizes=()), Target(params), params)
+    drawn = jnp.asarray(np.random.default_rng(0).normal(size=(64, 4 * 5)), jnp.float32)
+    far = np.asarray(jax.vmap(lambda p: module.act(task, 1e3 * p, jnp.asarray(obs, jnp.float32)))(drawn))
+    close("the size of actions under very large parameters", np.abs(far), np.ones((64, 1, 5)), 0.02)
+    if not 0.2 < (far > 0).mean() < 0.8:
+        raise AssertionError(f"{(far > 0).mean():.0%} of random policies' actions are positive, not half of them")
+    blind = np.asarray(jax.vmap(lambda p: module.act(task, p, jnp.zeros((1, 3))))(drawn))
+    if blind.std(axis=0).min() < 0.1:
+        raise AssertionError("where observations are 0, policies of all parameters act alike: they have no bias")
 
 
 BUFFER = "obs action reward terminated truncated next_obs"
@@ -684,11 +705,12 @@ WALK = tables(
 COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, terminated=True)
 
 
-@oracle("C", "random keys of the environment: used twice over rollouts, steps, generations or seeds")
+@oracle("C", "random keys of the environment: used twice over rollouts, steps, generations, seeds or the evaluation")
 def fresh_rollouts(module: ModuleType) -> None:
     """Returns of four rewards of +1 and -1, drawn anew: the variance of a mean over 5 rollouts is 4 / 5."""
     need(module, "num_rollouts")
-    score = emitted(Trial(module, WALK).run(4), "return_mean")["return_mean"]
+    metrics = emitted(Trial(module, WALK).run(4), "return_mean", "mean_policy_return", "selection_bias")
+    score = emitted(metrics, "return_mean")["return_mean"]
     if (score[1:] == score[:-1]).mean() > 0.5:
         raise AssertionError("generations repeat the same rewards: the key is not advanced")
     if (score[:, 1:] == score[:, :-1]).mean() > 0.5:
@@ -696,6 +718,13 @@ def fresh_rollouts(module: ModuleType) -> None:
     ratio = 5 / 4 * float(np.mean(score**2))  # of 256 means; candidates that share their keys all have the same
     if not ratio < 1.35:
         raise AssertionError(f"mean returns vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
+    # Where candidates share their keys, scores are all return_mean: what was found on fresh keys has nothing of them.
+    fresh = {"mean_policy_return": metrics.get("mean_policy_return")}
+    if "selection_bias" in metrics:
+        fresh["return of the elites once more"] = score - metrics["selection_bias"]
+    for name, x in fresh.items():
+        if x is not None and not abs(np.corrcoef(score.ravel(), x.ravel())[0, 1]) < 0.3:  # 5 sd of 256 pairs
+            raise AssertionError(f"the {name} goes with the candidates' scores: it is not from fresh keys")
 
 
 @oracle("C", "the candidates: their spread, or their key; or the smoothing, or the extra variance")
@@ -706,6 +735,7 @@ def search_distribution(module: ModuleType) -> None:
     for smoothing, extra in ((0.0, 0.0), (0.75, 0.0), (0.0, 2.0)):
         trial = Trial(module, COUNT, elite_fraction=1.0, init_variance=variance, smoothing=smoothing,
                       extra_variance=extra)  # fmt: skip
+        close("the variance at the start", part(trial.state, "variance"), np.full((SEEDS, 10), variance))
         step_sizes, case = [], f"with smoothing {smoothing} and extra variance {extra}"
         for step in range(4):
             old, (trial.state, _, _) = trial.state, trial.update(trial.state, step)

@@ -14,7 +14,7 @@ class Metric(NamedTuple):
     definition: str
     unit: str
     source: str
-    agents: tuple[str, ...] = ("ppo", "dqn")
+    agents: tuple[str, ...] = ("ppo", "dqn", "cem")
     cleanrl: str = ""
     """CleanRL's TensorBoard tag, '' where it has none"""
     sb3: str = ""
@@ -26,11 +26,12 @@ class Metric(NamedTuple):
         return self.cleanrl or f"diag/{self.name}"
 
 
-_PPO, _DQN = ("ppo",), ("dqn",)
+_PPO, _DQN, _CEM = ("ppo",), ("dqn",), ("cem",)
+_GRADIENT = (*_PPO, *_DQN)
 
 
 def _spread(
-    name: str, what: str, unit: str, source: str, agents: tuple[str, ...] = (*_PPO, *_DQN), **mean_tags: str
+    name: str, what: str, unit: str, source: str, agents: tuple[str, ...] = _GRADIENT, **mean_tags: str
 ) -> list[Metric]:
     """`name`_mean, _std, _min and _max; other projects' tags go to the mean."""
     words = {"mean": "mean", "std": "standard deviation", "min": "minimum", "max": "maximum"}
@@ -45,28 +46,42 @@ _SCHULMAN = "Schulman 2016, Nuts and Bolts"
 _JONES = "Jones 2021, Debugging RL"
 
 METRICS: tuple[Metric, ...] = (
-    Metric("env_steps", "environment steps of this seed so far", "steps", "CleanRL", sb3="time/total_timesteps"),
+    Metric(
+        "env_steps",
+        "environment steps of this seed so far; CEM: of its candidates, not of the fresh rollouts that evaluate",
+        "steps",
+        "CleanRL",
+        sb3="time/total_timesteps",
+    ),
     Metric("episodes", "episodes that ended in this update", "episodes", _OWN),
     *_spread(
         "return",
-        "the undiscounted, unscaled returns of the last 100 finished episodes",
+        "the undiscounted, unscaled returns of the last 100 finished episodes; CEM: of candidates' means over rollouts",
         "reward",
         "Henderson et al. 2018",
+        (*_GRADIENT, *_CEM),
         cleanrl="charts/episodic_return",
         sb3="rollout/ep_rew_mean",
     ),
-    Metric("return_count", "how many finished episodes return_* and length_* rest on, at most 100", "episodes", _OWN),
+    Metric(
+        "return_count",
+        "how many finished episodes return_* and length_* rest on, at most 100; CEM: candidates",
+        "episodes",
+        _OWN,
+    ),
     *_spread(
         "length",
-        "the lengths of the last 100 finished episodes",
+        "the lengths of the last 100 finished episodes; CEM: of candidates' mean lengths",
         "steps",
         _JONES,
+        (*_GRADIENT, *_CEM),
         cleanrl="charts/episodic_length",
         sb3="rollout/ep_len_mean",
     ),
     Metric(
         "entropy",
-        "mean entropy of the policy over the rollout, in closed form; DQN: of the epsilon-greedy one, by epsilon and A",
+        "mean entropy of the policy over the rollout, in closed form; DQN: of the epsilon-greedy one, by epsilon and A"
+        "; CEM: differential entropy of the Gaussian that the candidates were drawn from",
         "nats",
         _SCHULMAN,
         cleanrl="losses/entropy",
@@ -74,8 +89,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "relative_entropy",
-        "Discrete: entropy / log A. Box: change since the start, per action dimension",
-        "1; Box: nats",
+        "Discrete: entropy / log A. Box: change since the start, per action dimension. CEM: entropy per parameter",
+        "1; Box, CEM: nats",
         _JONES,
     ),
     Metric(
@@ -88,10 +103,22 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "kl",
         "exact KL(old, new) over all epochs, on a random minibatch of the rollout; DQN: of the epsilon-greedy policies "
-        "at the update's start and end, epsilon at least .01, on a replay minibatch",
+        "at the update's start and end, epsilon at least .01, on a replay minibatch; CEM: exact KL(new, old) of the "
+        "Gaussians, as the sum of the next two",
         "nats",
         _SCHULMAN,
     ),
+    Metric("kl_mean_term", "the part of kl that the change of the mean causes", "nats", _OWN, _CEM),
+    Metric("kl_variance_term", "the part of kl that the change of the variance causes", "nats", _OWN, _CEM),
+    Metric("kl_refit", "KL(refit, old): of the elites alone, before smoothing and extra variance", "nats", _OWN, _CEM),
+    Metric(
+        "kl_floor",
+        "what kl_refit is on average if elites are chosen at random: -(D / 2) (digamma((k - 1) / 2) + log(2 / k))",
+        "nats",
+        _OWN,
+        _CEM,
+    ),
+    Metric("kl_excess", "kl_refit minus kl_floor: about 0 in a generation that learned nothing", "nats", _OWN, _CEM),
     Metric(
         "churn",
         "share of a replay minibatch whose greedy action changed over the update",
@@ -111,14 +138,19 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "explained_variance",
         "1 - Var[G - V] / Var[G], G the lambda-return, V as collected; DQN: G the target and V the taken action's Q, "
-        "by the networks at the update's start, on a replay minibatch",
+        "by the networks at the update's start, on a replay minibatch; CEM: share of the variance between candidates' "
+        "means that is not of their K rollouts, by two-way analysis of variance; NaN for K = 1",
         "1",
         _SCHULMAN,
         cleanrl="losses/explained_variance",
         sb3="train/explained_variance",
     ),
     Metric(
-        "value_bias", "mean of that G minus mean of that V: explained variance is blind to it", "learned reward", _OWN
+        "value_bias",
+        "mean of that G minus mean of that V: explained variance is blind to it",
+        "learned reward",
+        _OWN,
+        _GRADIENT,
     ),
     Metric(
         "clip_fraction",
@@ -193,6 +225,25 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "epsilon", "mean probability of a random action", "1", "Mnih et al. 2015", _DQN, sb3="rollout/exploration_rate"
     ),
+    Metric(
+        "mean_policy_return",
+        "mean return of the new mean's policy on fresh keys: the score of a run of CEM",
+        "reward",
+        "Szita & Lorincz 2006",
+        _CEM,
+    ),
+    Metric(
+        "selection_bias",
+        "score of elites minus their return on fresh keys, mean: how far they were chosen for their luck",
+        "reward",
+        _OWN,
+        _CEM,
+    ),
+    Metric("elite_threshold", "lowest score of an elite", "reward", "de Boer et al. 2005", _CEM),
+    Metric("elite_mean", "mean score of the elites", "reward", _OWN, _CEM),
+    Metric("std_min", "smallest standard deviation of a parameter, as the candidates were drawn", "1", _OWN, _CEM),
+    Metric("std_mean", "mean of those standard deviations", "1", _OWN, _CEM),
+    Metric("extra_variance", "variance added to every parameter's refit", "1", "Szita & Lorincz 2006", _CEM),
     Metric("target_distance", "|online - target parameters| just before a sync, mean over syncs", "1", _OWN, _DQN),
     Metric("target_step", "|change of the target parameters| at a sync, mean over syncs", "1", _OWN, _DQN),
     Metric("buffer_fill", "share of the replay buffer that is filled", "1", _OWN, _DQN),
@@ -202,6 +253,7 @@ METRICS: tuple[Metric, ...] = (
         "Adam's step size in this update",
         "1",
         "CleanRL",
+        _GRADIENT,
         cleanrl="charts/learning_rate",
         sb3="train/learning_rate",
     ),
@@ -210,10 +262,21 @@ METRICS: tuple[Metric, ...] = (
         "optimiser steps taken in this update: fewer only if target_kl stopped it, or in DQN's warm-up",
         "steps",
         _OWN,
+        _GRADIENT,
     ),
-    Metric("grad_norm", "global norm of the gradient before clipping, mean over minibatches", "1", "Rahtz 2018"),
     Metric(
-        "update_ratio", "|optimiser step|, mean over those of the update, / |parameters| at its start", "1", "CS231n"
+        "grad_norm",
+        "global norm of the gradient before clipping, mean over minibatches",
+        "1",
+        "Rahtz 2018",
+        _GRADIENT,
+    ),
+    Metric(
+        "update_ratio",
+        "|optimiser step|, mean over those of the update, / |parameters| at its start",
+        "1",
+        "CS231n",
+        _GRADIENT,
     ),
     Metric(
         "gradient_noise_scale",
@@ -228,11 +291,12 @@ METRICS: tuple[Metric, ...] = (
         "part of its data; DQN: on a minibatch drawn then",
         "1",
         "Sokar et al. 2023",
+        _GRADIENT,
     ),
     Metric(
         "nonfinite",
         "1 if a loss, gradient or parameter step of this update is not finite, else 0 (PPO: or a return of reward "
-        "scaling; DQN: or a reward, Q or target)",
+        "scaling; DQN: or a reward, Q or target); CEM: if a return, or the new mean or variance is not",
         "0 or 1",
         _OWN,
     ),
@@ -249,7 +313,7 @@ METRICS: tuple[Metric, ...] = (
         Metric(
             f"eval_{what}_{how}",
             f"mean {what} of the evaluation's episodes with {how} actions; only at updates that "
-            f"are evaluated{'; not for DQN' * (how == 'sampled')}",
+            f"are evaluated{'; PPO alone' * (how == 'sampled')}",
             {"return": "reward", "length": "steps"}[what],
             "Henderson et al. 2018",
             agents=("runner",),

@@ -473,7 +473,207 @@ DQN = [
         "Huber's loss for the squared one", "optax.l2_loss(q, target)", "optax.huber_loss(q, target)", "td_loss", True
     ),
 ]
-MUTANTS = {"ppo": PPO, "dqn": DQN}
+CHOICE = "selection bandit context_bandit table"
+FITNESS = "first_episodes reset_temptation patience will_to_live"
+SEARCH = "search_distribution far_optimum"
+CEM = [
+    Mutant("lowest scores as elites", "jnp.argsort(-score)", "jnp.argsort(score)", CHOICE),
+    Mutant(
+        "elite fraction inverted",
+        "jnp.round(config.elite_fraction",
+        "jnp.round((1 - config.elite_fraction)",
+        f"{CHOICE} {SEARCH}",
+    ),
+    Mutant(
+        "argsort used as values",
+        "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
+        "order < num_elites",
+        CHOICE,
+    ),
+    Mutant(
+        "scores permuted against candidates",
+        "elite = elites(score, num_elites)",
+        "elite = elites(score[::-1], num_elites)",
+        CHOICE,
+    ),
+    Mutant(
+        "scores of the first rollout alone",
+        "score = returns.mean(axis=1)\n    num",
+        "score = returns[:, 0]\n    num",
+        f"{CHOICE} known_c_metrics",
+    ),
+    Mutant(
+        "one variance for all parameters",
+        "((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])",
+        "((candidates - mean) ** 2).mean(where=elite[:, None]) * jnp.ones_like(mean)",
+        f"selection {SEARCH}",
+    ),
+    Mutant(
+        "variance of the whole population",
+        "((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])",
+        "((candidates - mean) ** 2).mean(axis=0)",
+        f"selection {SEARCH}",
+    ),
+    Mutant(
+        "mean of the whole population",
+        "mean = candidates.mean(axis=0, where=elite[:, None])",
+        "mean = candidates.mean(axis=0)",
+        f"selection {CHOICE}",
+    ),
+    Mutant(
+        "refit gives the std for the variance",
+        "((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])",
+        "jnp.sqrt(((candidates - mean) ** 2).mean(axis=0, where=elite[:, None]))",
+        f"selection {SEARCH}",
+    ),
+    Mutant("variance used as std", "jnp.sqrt(state.variance) * noise", "state.variance * noise", SEARCH),
+    Mutant(
+        "variance taken for the mean",
+        "zip((state.mean, state.variance), fitted,",
+        "zip((state.mean, state.variance), fitted[::-1],",
+        f"{SEARCH} bandit",
+    ),
+    Mutant(
+        "the start's std taken for its variance",
+        "jnp.full(task.num_params, task.config.init_variance,",
+        "jnp.full(task.num_params, task.config.init_variance**0.5,",
+        SEARCH,
+    ),
+    Mutant("no extra variance", "jnp.maximum(variance + extra_variance,", "jnp.maximum(variance,", SEARCH),
+    Mutant(
+        "extra variance that never decays",
+        "jnp.maximum(1 - generation / last, 0.0)",
+        "1.0",
+        f"extra_variance_schedule {SEARCH}",
+    ),
+    Mutant(
+        "extra variance that decays by parameter, not by generation",
+        "extra_variance_at(config, step)",
+        "extra_variance_at(config, jnp.arange(task.num_params)).mean()",
+        SEARCH,
+    ),
+    Mutant(
+        "extra variance that falls below 0",
+        "jnp.maximum(1 - generation / last, 0.0)",
+        "(1 - generation / last)",
+        f"extra_variance_schedule {SEARCH}",
+    ),
+    Mutant(
+        "one noise vector for all candidates",
+        "jax.random.normal(key_noise, (config.population_size, task.num_params))",
+        "jnp.ones((config.population_size, 1)) * jax.random.normal(key_noise, (task.num_params,))",
+        SEARCH,
+    ),
+    Mutant(
+        "one noise for all parameters",
+        "jax.random.normal(key_noise, (config.population_size, task.num_params))",
+        "jnp.ones(task.num_params) * jax.random.normal(key_noise, (config.population_size, 1))",
+        SEARCH,
+    ),
+    Mutant("same key each generation", "jax.random.normal(key_noise,", "jax.random.normal(jax.random.key(0),", SEARCH),
+    Mutant(
+        "smoothing inverted",
+        "config.smoothing * old + (1 - config.smoothing) * new",
+        "(1 - config.smoothing) * old + config.smoothing * new",
+        SEARCH,
+    ),
+    Mutant(
+        "fitness summed past the first end of episode",
+        "jnp.where(alive, reward.astype(jnp.float32), 0.0)",
+        "reward.astype(jnp.float32)",
+        FITNESS,
+    ),
+    Mutant(
+        "fitness with discount",
+        "jnp.where(alive, reward.astype(jnp.float32), 0.0)",
+        "jnp.where(alive, 0.99**t * reward.astype(jnp.float32), 0.0)",
+        FITNESS,
+    ),
+    Mutant(
+        "fitness of the first reward alone", "jnp.where(alive, reward", "jnp.where(alive & (t == 0), reward", FITNESS
+    ),
+    Mutant(
+        "an extra transition from the reset",
+        "alive & ~(terminated | truncated), total, length + alive",
+        "(length < 1) | (alive & ~(terminated | truncated)), total, length + alive",
+        FITNESS,
+    ),
+    Mutant(
+        "a time limit does not end the episode", "alive & ~(terminated | truncated)", "alive & ~terminated", FITNESS
+    ),
+    Mutant("termination does not end the episode", "alive & ~(terminated | truncated)", "alive & ~truncated", FITNESS),
+    Mutant(
+        "rewards shifted by their mean",
+        "jnp.where(alive, reward.astype(jnp.float32), 0.0)",
+        "jnp.where(alive, reward - reward.mean(), 0.0)",
+        FITNESS,
+    ),
+    Mutant(
+        "key reused across rollouts",
+        "jax.random.split(key_rollout, config.num_rollouts)",
+        "jnp.stack([key_rollout] * config.num_rollouts)",
+        "fresh_rollouts first_episodes",
+    ),
+    Mutant("key not advanced in the loop", "env_step(key_of(keys, t)", "env_step(key_of(keys, 0)", "fresh_rollouts"),
+    Mutant(
+        "key of the environments reset to a constant",
+        "jax.random.split(key_rollout, config.num_rollouts)",
+        "jax.random.split(jax.random.key(0), config.num_rollouts)",
+        "fresh_rollouts",
+    ),
+    Mutant(
+        "key not carried on",
+        "new = State(mean, variance, key,",
+        "new = State(mean, variance, state.key,",
+        "fresh_rollouts search_distribution",
+    ),
+    Mutant(
+        "evaluation on the keys of the selection",
+        "jax.random.split(key_eval, 2 * repeats)",
+        "jax.random.split(key_rollout, 2 * repeats)",
+        "fresh_rollouts",
+    ),
+    Mutant(
+        "evaluation of the old mean",
+        "jnp.tile(mean, (repeats, 1))",
+        "jnp.tile(state.mean, (repeats, 1))",
+        "known_c_metrics",
+    ),
+    Mutant(
+        "evaluation of a candidate",
+        "jnp.tile(mean, (repeats, 1))",
+        "candidates[:1].repeat(repeats, 0)",
+        "known_c_metrics",
+    ),
+    Mutant("actions of a Box without bounds", "jnp.tanh(outputs)", "outputs", "actions boundary"),
+    Mutant("the last layer without bias", "dense(x, *head), task", "dense(x, head[0], 0 * head[1]), task", "actions"),
+    Mutant(
+        "metric averaged over the wrong axis",
+        'summary("return", score)',
+        'summary("return", returns.mean(axis=0))',
+        "known_c_metrics",
+    ),
+    Mutant(
+        "KL(old, new)",
+        "gaussian_kl(new.mean, new.variance, old.mean, old.variance)",
+        "gaussian_kl(old.mean, old.variance, new.mean, new.variance)",
+        "divergences known_c_metrics",
+    ),
+    Mutant(
+        "one-way analysis of variance",
+        "returns - of_candidate - of_key + returns.mean()",
+        "returns - of_candidate",
+        "analysis_of_variance",
+    ),
+    Mutant(
+        "env_steps count cut episodes in full",
+        "state.env_steps + lengths.sum()",
+        "state.env_steps + lengths.size * task.max_steps",
+        "known_c_metrics",
+    ),
+    Mutant("smallest output as the action", "outputs.argmax(axis=-1)", "outputs.argmin(axis=-1)", "", True),
+]
+MUTANTS = {"ppo": PPO, "dqn": DQN, "cem": CEM}
 
 
 def worker(path: str) -> dict[str, Any]:

@@ -6,6 +6,8 @@
                            one update with all diagnostics against the same update with them dropped, in turn
     ppo/memory             peak memory of 64 seeds, for 1e5 and for 5e5 steps
     dqn/seeds              steps/s and memory from 1 to 256 seeds; bytes of a seed and of a stored transition
+    cem/rollout            a generation of 8 seeds against its rollouts alone, and against bare environments, in turn
+    cem/diagnostics        as above; its rollouts on fresh keys are diagnostics too
 
 Without a name, all of them. Results go to scripts/results/speed.json. Leave the machine alone while it runs.
 """
@@ -114,7 +116,7 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
 
     from rlref.agents import load_agent  # importing rlref gives jax one CPU device per core
 
-    module, count = load_agent(agent), {"ppo": 50, "dqn": 5}[agent]
+    module, count, first = load_agent(agent), *{"ppo": (50, 20), "dqn": (5, 20), "cem": (10, 5)}[agent]
     devices = jax.devices()[:8]
     mesh = jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
     seeds = NamedSharding(mesh, P("seed"))
@@ -129,19 +131,86 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
                 state, diagnostics = jax.vmap(built.update, in_axes=(0, None))(state, step)
                 return state, diagnostics if keep else None
 
-            return jax.lax.scan(body, state, 20 + jnp.arange(count))
+            return jax.lax.scan(body, state, first + jnp.arange(count))
 
-        programs[keep] = jax.jit(updates, in_shardings=(seeds,)).lower(state).compile()
-        jax.block_until_ready(programs[keep](state))
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    for _ in range(20):
-        for keep, program in programs.items():
-            start = time.monotonic()
-            jax.block_until_ready(program(state))
-            seconds[keep].append(time.monotonic() - start)
-    with_, without = statistics.median(seconds[True]), statistics.median(seconds[False])
+        by_device = jax.shard_map(updates, mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)
+        programs[keep] = jax.jit(by_device, in_shardings=(seeds,)).lower(state).compile()
+    with_, without = medians([lambda: programs[True](state), lambda: programs[False](state)])
     ms = 1000 / count
     return {"ms_per_update_with": ms * with_, "ms_per_update_without": ms * without, "cost": with_ / without - 1}
+
+
+def medians(functions: list[Callable[[], Any]]) -> list[float]:
+    """Seconds of each of some functions, the median of 20 turns of all of them."""
+    import jax
+
+    seconds: list[list[float]] = [[] for _ in functions]
+    for turn in range(21):
+        for f, found in zip(functions, seconds, strict=True):
+            start = time.monotonic()
+            jax.block_until_ready(f())
+            if turn:  # the first is a warm-up
+                found.append(time.monotonic() - start)
+    return [statistics.median(x) for x in seconds]
+
+
+def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
+    """Milliseconds of CEM's eighth generation, of its rollouts alone, and of stepping as many bare environments."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType
+    from jax.sharding import PartitionSpec as P
+
+    from rlref import cem, envs
+
+    wanted: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(settings).items()}
+    config = cem.Config(env_id=env_id, **wanted)
+    env, env_params = envs.make_env(env_id)
+    agent = cem.make(config, env, env_params)
+    task = agent.init.args[0]  # type: ignore[attr-defined]  # `make` binds it there
+    mesh = jax.make_mesh((len(jax.devices()[:8]),), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+
+    def over_seeds(f: Callable[..., Any]) -> Any:
+        by_device = jax.shard_map(jax.vmap(f), mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)
+        return jax.jit(by_device)
+
+    def rollouts(state: Any) -> Any:
+        keys = jax.random.split(state.key, config.num_rollouts)
+        noise = jax.random.normal(state.key, (config.population_size, task.num_params))
+        return cem.rollout(task, state.mean + jnp.sqrt(state.variance) * noise, keys)[:2]
+
+    def bare(x: Any) -> Any:
+        """As many environments on as many keys for as many steps as the loop of a device takes; actions are 0."""
+        state, steps = x
+        keys = jax.random.split(state.key, config.num_rollouts)
+        _, start = jax.vmap(env.reset, (0, None))(keys, env_params)
+        start = jax.vmap(lambda _: start)(jnp.zeros(config.population_size))
+        env_step = jax.vmap(jax.vmap(env.step, (0, 0, None, None)), (None, 0, None, None))
+        space = env.action_space(env_params)
+        action = jnp.zeros(space.shape, space.dtype)
+
+        def step(t: jax.Array, carry: Any) -> Any:
+            env_state, total = carry
+            keys_t = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+            _, env_state, reward, *_ = env_step(keys_t, env_state, action, env_params)
+            return env_state, total + reward
+
+        total = jnp.zeros((config.population_size, config.num_rollouts))
+        return jax.lax.fori_loop(0, steps, step, (start, total))[1]
+
+    state = over_seeds(agent.init)(jax.vmap(jax.random.key)(jnp.arange(8)))
+    update = over_seeds(lambda x: agent.update(*x))
+    for generation in range(7):
+        state, _ = update((state, jnp.full(8, generation)))
+    arguments = state, jnp.full(8, 7)
+    before = float(state.env_steps.sum())
+    alive = float(update(arguments)[0].env_steps.sum()) - before
+    rollout, environments = over_seeds(rollouts), over_seeds(bare)
+    longest = rollout(state)[1].max(axis=(1, 2)).reshape(len(mesh.devices), -1).max(axis=1)
+    steps = jnp.repeat(longest, 8 // len(mesh.devices))
+    times = medians([lambda: update(arguments), lambda: rollout(state), lambda: environments((state, steps))])
+    names = ("generation", "rollouts", "environments")
+    return {"steps": alive, **{f"{name}_ms": 1000 * x for name, x in zip(names, times, strict=True)}}
 
 
 def worker_bytes() -> dict[str, Any]:
@@ -171,6 +240,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "rejax": worker_rejax,
     "diagnostics": worker_diagnostics,
     "bytes": worker_bytes,
+    "rollout": worker_rollout,
 }
 
 
@@ -246,6 +316,26 @@ def measure_seeds(agent: str) -> dict[str, Any]:
     return {"runs": rows, "bytes": sizes}
 
 
+def measure_rollout(agent: str) -> dict[str, Any]:
+    """What is left of the environments' speed."""
+    rows = {}
+    pendulum = {"population_size": 256, "num_rollouts": 16, "hidden_sizes": [8], "num_generations": 60}
+    for env_id, settings in (("CartPole-v1", {}), ("Pendulum-v1", pendulum)):
+        row = start(sys.executable, "rollout", env_id, json.dumps(settings))
+        rows[env_id] = row | {
+            "steps_per_second": row["steps"] / row["generation_ms"] * 1000,
+            "kept_of_rollouts": row["rollouts_ms"] / row["generation_ms"],
+            "kept_of_environments": row["environments_ms"] / row["generation_ms"],
+        }
+        r = rows[env_id]
+        print(
+            f"{env_id}: {r['steps_per_second']:,.0f} steps/s; a generation takes {r['generation_ms']:.1f} ms, its "
+            f"rollouts alone {r['rollouts_ms']:.1f} ({100 * r['kept_of_rollouts']:.0f} % of their speed is kept), the "
+            f"bare environments {r['environments_ms']:.1f} ({100 * r['kept_of_environments']:.0f} %)"
+        )
+    return rows
+
+
 RATIO = {"ppo": 2.8, "dqn": 2.5}
 MEASURES: dict[str, Callable[[str], Any]] = {
     "ppo/rejax": measure_rejax,
@@ -254,6 +344,8 @@ MEASURES: dict[str, Callable[[str], Any]] = {
     "dqn/rejax": measure_rejax,
     "dqn/diagnostics": measure_diagnostics,
     "dqn/seeds": measure_seeds,
+    "cem/rollout": measure_rollout,
+    "cem/diagnostics": measure_diagnostics,
 }
 
 

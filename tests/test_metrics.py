@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from rlref import dqn, metrics, ppo
+from rlref import cem, dqn, metrics, ppo
 
 README = Path(metrics.__file__).with_name("README.md")
 
@@ -13,8 +13,9 @@ README = Path(metrics.__file__).with_name("README.md")
 CONFIGS = {
     ppo: ppo.Config(num_envs=3, num_steps=4, num_minibatches=1, hidden_sizes=(8,)),
     dqn: dqn.Config(num_envs=2, train_frequency=4, cycles_per_update=2, target_network_frequency=4, hidden_sizes=(8,)),
+    cem: cem.Config(num_generations=2, population_size=6, elite_fraction=0.5, max_episode_steps=5),
 }
-every_agent = pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
+every_agent = pytest.mark.parametrize("agent", [ppo, dqn, cem], ids=["ppo", "dqn", "cem"])
 
 
 def emitted(agent, env):

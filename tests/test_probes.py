@@ -15,7 +15,7 @@ import pytest
 import probes
 from probes import check, environments, ladder, oracles, registration, solve
 from probes.ladder import LADDER, Answer
-from rlref import dqn, ppo
+from rlref import cem, dqn, ppo
 from rlref.agents import load_agent
 from rlref.errors import UsageError
 
@@ -76,6 +76,40 @@ def test_wrong_learners_end_where_arithmetic_says(name):
             np.testing.assert_allclose(value[[0, 1]], wanted, atol=0.006)
 
 
+def fitness(case, policy):
+    """The undiscounted return of an episode from each state, on average; what begins after its end does not count."""
+    n = len(case.params.obs)
+    onward = np.einsum("sa,sa,sat->st", policy, ~(case.params.terminated | case.params.truncated),
+                       np.eye(n)[case.params.next])  # fmt: skip
+    # Of states that an episode can begin in; from others (a password already wrong) it may never end.
+    return np.linalg.lstsq(np.eye(n) - onward, (policy * case.params.reward).sum(1), rcond=None)[0]
+
+
+@pytest.mark.parametrize("name", [name for name in TABULAR if "C" in LADDER[name].kinds])
+def test_the_truth_for_agents_of_a_policy_alone_has_the_highest_fitness(name):
+    for seed in range(4):
+        case = LADDER[name].case(seed, "C")
+        right = right_policy(case)
+        best = case.params.start @ fitness(case, right)
+        for obs in np.unique(case.params.obs, axis=0):
+            shown = (case.params.obs == obs).reshape(len(right), -1).all(axis=1)
+            if case.truth.policy is None or np.isnan(case.truth.policy[shown]).all():
+                continue
+            for action in set(range(right.shape[1])) - {int(right[shown][0].argmax())}:
+                other = np.where(shown[:, None], np.eye(right.shape[1])[action], right)
+                assert case.params.start @ fitness(case, other) < best - 1e-3
+
+
+def test_a_policy_that_always_does_the_same_fails_both_of_a_mirrored_pair():
+    for seed in range(8):
+        case = LADDER["bandit"].case(seed, "C")
+        np.testing.assert_array_equal(case.params.obs[:, 0], [1, -1])
+        np.testing.assert_array_equal(case.truth.policy[0], case.truth.policy[1, ::-1])
+        np.testing.assert_array_equal(case.params.reward[0], case.params.reward[1, ::-1])
+    temptation = LADDER["reset_temptation"].case(0, "C").params  # where the next episode begins stays in its half
+    np.testing.assert_array_equal(temptation.after[2:], temptation.after[:2, ::-1] + 2)
+
+
 # A learner without a network, and automata written by hand: the environments behave as their tables say.
 
 
@@ -96,7 +130,7 @@ def walk(case, policy, steps=240, seed=0):
     return [np.asarray(x) for x in seen]
 
 
-@pytest.mark.parametrize("name", [n for n in VALUED if n not in ("noisy_reward", "phase_flip")])
+@pytest.mark.parametrize("name", [n for n in VALUED if n not in ("noisy_reward", "noisy_bandit", "phase_flip")])
 def test_a_learner_without_a_network_reaches_the_truth_exactly(name):
     probe, case = LADDER[name], LADDER[name].case(1)
     obs, _, reward, terminated, _, final, _, _ = walk(case, right_policy(case))
@@ -208,7 +242,7 @@ def test_actions_reach_the_continuous_environment_as_they_come():
 # Checks that can fail.
 
 
-RUNGS = [(name, kind) for kind in "AQ" for name, probe in LADDER.items() if kind in probe.kinds]
+RUNGS = [(name, kind) for kind in "AQC" for name, probe in LADDER.items() if kind in probe.kinds]
 
 
 def distance(probe, kind, case, wrong):
@@ -225,16 +259,21 @@ def distance(probe, kind, case, wrong):
 @pytest.mark.parametrize(("name", "kind"), RUNGS)
 def test_tolerances_are_below_a_quarter_of_the_way_to_every_wrong_answer(name, kind):
     probe = LADDER[name]
-    assert probe.wrong(probe.case(0))
+    assert causes(probe, kind)
     for seed in range(8):
-        case = probe.case(seed)
-        for cause, wrong in probe.wrong(case).items():
-            assert distance(probe, kind, case, wrong) > 4, cause
+        case = probe.case(seed, kind)
+        for cause in causes(probe, kind):
+            assert distance(probe, kind, case, probe.wrong(case)[cause]) > 4, cause
+
+
+def causes(probe, kind):
+    """Those of a probe's wrong answers that an agent of a kind can give: one without values has its policy alone."""
+    return [x for x, wrong in probe.wrong(probe.case(0, kind)).items() if kind != "C" or wrong.policy is not None]
 
 
 def answering(probe, kind, answers, seeds=range(8)):
     """A Result of an agent that gives `answers` (of a case) as V or Q, and policy."""
-    cases = [probe.case(seed) for seed in seeds]
+    cases = [probe.case(seed, kind) for seed in seeds]
     given = [answers(case) for case in cases]
     value = []
     for case, answer in zip(cases, given, strict=True):
@@ -246,7 +285,7 @@ def answering(probe, kind, answers, seeds=range(8)):
         for c in cases
     ]
     policy = np.stack([e if a.policy is None else a.policy for e, a in zip(empty, given, strict=True)])
-    outcome = check.Outcome(np.stack(value), np.nan_to_num(policy, nan=0.5))
+    outcome = check.Outcome(None if kind == "C" else np.stack(value), np.nan_to_num(policy, nan=0.5))
     return check.judge(probe, kind, seeds, cases, outcome, outcome)
 
 
@@ -258,7 +297,7 @@ def test_an_agent_that_answers_the_truth_passes(name, kind):
 @pytest.mark.parametrize(("name", "kind"), RUNGS)
 def test_every_wrong_answer_fails_and_is_named(name, kind):
     probe = LADDER[name]
-    for cause in probe.wrong(probe.case(0)):
+    for cause in causes(probe, kind):
 
         def give(case, cause=cause):
             wrong = probe.wrong(case)[cause]
@@ -351,7 +390,7 @@ def climbed():
 
 LADDER_OF = {
     agent: [name for name, probe in LADDER.items() if kind in probe.kinds]
-    for agent, kind in (("ppo", "A"), ("dqn", "Q"))
+    for agent, kind in (("ppo", "A"), ("dqn", "Q"), ("cem", "C"))
 }
 
 
@@ -432,6 +471,37 @@ FAULTS = {ppo: [
     ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),
     ("stored_transitions", "cycle * shape[1] % capacity", "0 * cycle"),
     ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
+], cem: [
+    ("selection", "jnp.argsort(-score)", "jnp.argsort(score)"),
+    ("selection", "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
+     "jnp.argsort(-score) < num_elites"),
+    ("selection", "((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])", "candidates.var(axis=0)"),
+    ("extra_variance_schedule", "jnp.maximum(1 - generation / last, 0.0)", "1.0"),
+    ("analysis_of_variance", "residual = returns - of_candidate - of_key + returns.mean()",
+     "residual = returns - of_candidate"),
+    ("divergences", "digamma((num_elites - 1) / 2)", "digamma(num_elites / 2)"),
+    ("divergences", "(ratio - 1 - jnp.log(ratio))", "(1 / ratio - 1 + jnp.log(ratio))"),
+    ("first_episodes", "jnp.where(alive, reward.astype(jnp.float32), 0.0)", "reward.astype(jnp.float32)"),
+    ("first_episodes", "key_of(keys, task.max_steps)", "key_of(keys[:1].repeat(len(keys)), 0)"),
+    ("fresh_rollouts", "env_step(key_of(keys, t)", "env_step(key_of(keys, 0)"),
+    ("fresh_rollouts", "jax.random.split(key_rollout, config.num_rollouts)",
+     "jax.random.split(jax.random.key(0), config.num_rollouts)"),
+    ("fresh_rollouts", "jax.random.split(key_eval, 2 * repeats)", "jax.random.split(key_rollout, 2 * repeats)"),
+    ("actions", "jnp.tanh(outputs)", "outputs"),
+    ("actions", "return sum((x[:, i, None] * row for i, row in enumerate(kernel)), bias)",
+     "return sum(x[:, i, None] * row for i, row in enumerate(kernel))"),
+    ("search_distribution", "jnp.full(task.num_params, task.config.init_variance",
+     "jnp.full(task.num_params, task.config.init_variance**0.5"),
+    ("search_distribution", "jnp.sqrt(state.variance) * noise", "state.variance * noise"),
+    ("search_distribution", "jax.random.normal(key_noise, (", "jax.random.normal(jax.random.key(0), ("),
+    ("search_distribution", "config.smoothing * old + (1 - config.smoothing) * new",
+     "(1 - config.smoothing) * old + config.smoothing * new"),
+    ("search_distribution", "extra_variance_at(config, step)", "extra_variance_at(config, 0)"),
+    ("known_c_metrics", '"std_min": std.min()', '"std_min": std.max()'),
+    ("known_c_metrics", "jnp.tile(mean, (repeats, 1))", "jnp.tile(state.mean, (repeats, 1))"),
+    ("known_c_metrics", "state.env_steps + lengths.sum()", "state.env_steps + lengths.size"),
+    ("searches_apart", "State(jnp.zeros(task.num_params), variance, key,",
+     "State(jnp.zeros(task.num_params), variance, jax.random.key(0),"),
 ]}  # fmt: skip
 
 
@@ -548,7 +618,7 @@ def test_a_function_that_raises_is_at_fault_itself(tmp_path):
         (
             "init, task), partial(update, task, num_updates), policy, value,",
             "init, task), partial(update, task, num_updates), policy, None,",
-            "agent of a policy alone",
+            "'discount' is not for this kind of agent",
         ),
     ],
 )
@@ -578,6 +648,11 @@ def test_sizes_are_primes_and_different():
     q = check.SETTINGS["Q"]
     counts |= {q["num_envs"], q["train_frequency"] // q["num_envs"], q["batch_size"]}
     widths = {check.WIDTH, check.ACTIONS, 3, 5, 13}
+    c = check.SETTINGS["C"]
+    counts |= {c["population_size"], c["num_rollouts"], c["num_eval_rollouts"]}
+    counts |= {
+        p.settings["C"]["population_size"] for p in LADDER.values() if "population_size" in p.settings.get("C", {})
+    }
     assert all(n > 1 and all(n % k for k in range(2, n)) for n in counts | widths)
     assert not counts & widths
     for probe in LADDER.values():
@@ -603,5 +678,5 @@ def test_gymnasium_knows_every_probe():
 
 
 def test_agents_of_a_file_are_told_by_their_value():
-    assert [check.kind_of(load_agent(name)) for name in ("ppo", "dqn")] == ["A", "Q"]
+    assert [check.kind_of(load_agent(name)) for name in ("ppo", "dqn", "cem")] == ["A", "Q", "C"]
     assert ladder.LADDER is probes.LADDER

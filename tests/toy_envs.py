@@ -178,3 +178,44 @@ class Tags(environment.Environment[TagsState, environment.EnvParams]):
 
     def observation_space(self, params=None):
         return spaces.Box(0, 1, (23,))
+
+
+@struct.dataclass
+class LandscapeParams(environment.EnvParams):
+    max_steps_in_episode: int = struct.field(pytree_node=False, default=1)
+    slope: np.ndarray | jax.Array | float = 0.0  # [D]
+    curvature: np.ndarray | jax.Array | float = 0.0  # [D]
+    optimum: np.ndarray | jax.Array | float = 0.0  # [D]
+    noise: float = 0.0  # standard deviation, drawn anew for every action
+
+
+class Landscape(environment.Environment[environment.EnvState, LandscapeParams]):
+    """One step that pays a known function of the policy's parameters.
+
+    Its observation is 0, so that a linear policy acts by its `D` biases z alone, through tanh, which the environment
+    takes back. The reward is slope . z - sum curvature (z - optimum)^2 / 2, and noise.
+    """
+
+    def __init__(self, num_biases):
+        super().__init__()
+        self.num_biases = num_biases
+
+    @property
+    def default_params(self):
+        return LandscapeParams()
+
+    def reset_env(self, key, params):
+        return jnp.zeros(1), environment.EnvState(jnp.int32(0))
+
+    def step_env(self, key, state, action, params):
+        z = jnp.arctanh(action)
+        key = jax.random.fold_in(key, jax.lax.bitcast_convert_type(action.sum(), jnp.int32))
+        reward = jnp.sum(params.slope * z - params.curvature * (z - params.optimum) ** 2 / 2)
+        reward += params.noise * jax.random.normal(key)
+        return jnp.zeros(1), environment.EnvState(state.time + 1), reward, jnp.bool(True), {}
+
+    def action_space(self, params=None):
+        return spaces.Box(-1.0, 1.0, (self.num_biases,))
+
+    def observation_space(self, params=None):
+        return spaces.Box(-1.0, 1.0, (1,))

@@ -271,9 +271,28 @@ def context_bandit(rng: np.random.Generator) -> Case:
     return a_bandit(two_contexts(rng), [[1.0], [-1.0]])
 
 
+@probe("C", "the score: the mean over rollouts", settings={"C": {"num_rollouts": 101}})
+def noisy_bandit(rng: np.random.Generator) -> Case:
+    """One arm pays 1 in two of five episodes and -.4 in the others, the other arm 0. Which episode it is, is hidden.
+
+    The first is better, .16 on average; a median, or a single rollout more often than not, says the opposite.
+    """
+    pays = np.arange(2) == rng.integers(2)
+    params = tables(
+        obs=[[0.0]] * 2, reward=[np.where(pays, 1.0, 0.0), np.where(pays, -0.4, 0.0)], next=[0, 1], terminated=True,
+        start=[0.4, 0.6],
+    )  # fmt: skip
+    wrong = {
+        "the score is not the mean over rollouts: one of them, or their median": Answer(
+            policy=best([pays.argmin()] * 2)
+        )
+    }
+    return Case(params, Answer(policy=best([pays.argmax()] * 2)), wrong)
+
+
 @probe(
     "AQC",
-    "the gather of the action taken, the axes, or minibatches",
+    "the gather of the action taken, the axes, or minibatches; CEM: the elites",
     tolerance=0.09,
     settings={"A": {"learning_rate": 3e-3, "updates": 200}, "C": {"population_size": 257}},
 )
@@ -401,13 +420,6 @@ def noisy_reward(rng: np.random.Generator) -> Case:
     """One state, one step, reward 1 or -.5 with equal odds. V = .25; the explained variance is 0 in truth."""
     params = tables(obs=[[0.0]], reward=[0.25], next=[0], terminated=True, noise=0.75)
     return Case(params, Answer(np.array([0.25])), {"the value does not learn": Answer(np.zeros(1))})
-
-
-@probe("C", "noise in the rewards: the mean over rollouts")
-def noisy_bandit(rng: np.random.Generator) -> Case:
-    """bandit with arms of .25 and -.25, each .75 more or less with equal odds. The policy takes the better arm."""
-    case = a_bandit(two_contexts(rng)[:1], [[0.0]], scale=0.25)
-    return dataclasses.replace(case, params=dataclasses.replace(case.params, noise=np.float32(0.75)))
 
 
 @probe("C", "the fitness: all rewards up to the episode's end, undiscounted", gamma=1.0)
@@ -583,6 +595,20 @@ def far_optimum(rng: np.random.Generator) -> Case:
     stopped = np.clip(case.params.optimum, -math.tanh(0.263), math.tanh(0.263))
     wrong = {"the search stops on its way: its variance shrinks too soon": Answer(policy=stopped)}
     return dataclasses.replace(case, params=params, wrong={**case.wrong, **wrong})
+
+
+@probe("C", "the hidden layers", policy_tolerance=0.09, settings={"C": {"hidden_sizes": (7,), "updates": 60}})
+def curved_target(rng: np.random.Generator) -> Case:
+    """Observations 1, 0 and -1, one step, r = 1 - (a - a*(s))^2, a* = z, -z, z with z = .5 or -.5. The mean ends at a*.
+
+    The best that a policy without a curve can do is the mean of the three, z / 3 everywhere.
+    """
+    optimum = rng.choice([0.5, -0.5]) * np.array([[1.0], [-1.0], [1.0]], np.float32)
+    obs = np.array([[1.0], [0.0], [-1.0]], np.float32)
+    params = Targets(obs, optimum.astype(np.float32), np.zeros((3, 1), np.float32), np.float32(1), np.float32(1))
+    flat = np.full_like(optimum, optimum.mean())
+    wrong = {"the policy is linear: its hidden layers are without activation": Answer(policy=flat)}
+    return Case(params, Answer(policy=optimum), wrong)
 
 
 @probe("AC", "the clipping of actions to the Box", tolerance=0.15, policy_tolerance=0.2)

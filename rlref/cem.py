@@ -31,7 +31,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma
 
-MIN_VARIANCE = 1e-12  # of a parameter: below, float32 candidates are all alike, and at 0 no KL is defined
+MIN_VARIANCE = 1e-12  # of a parameter: where candidates have become alike; at 0 no KL is defined
 
 
 def static(default: Any) -> Any:
@@ -56,7 +56,8 @@ class Config:
     num_eval_rollouts: int = static(16)
     """episodes of the new mean after each generation, and as many of elites, on fresh random numbers"""
     max_episode_steps: int | None = static(None)
-    """steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it"""
+    """steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it (evaluations by
+    rlref's runner play on to that)"""
     init_variance: float = 1.0
     """variance of every parameter at the start; their mean is 0"""
     extra_variance: float = 0.25
@@ -81,7 +82,7 @@ class Agent(NamedTuple):
     policy: Callable[["State", jax.Array], Any]
     value: Callable[["State", jax.Array], jax.Array] | None  # None: there are no values
     num_updates: int  # generations
-    steps_per_update: int  # environment steps of one generation of one seed, at most: episodes may end early
+    steps_per_update: int  # environment steps of one generation's candidates, at most: episodes may end early
 
 
 @flax.struct.dataclass
@@ -139,8 +140,12 @@ def act(task: Task, params: jax.Array, obs: jax.Array) -> jax.Array:
     if is_discrete(space):
         return outputs.argmax(axis=-1).astype(jnp.int32)
     low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
-    actions = (high + low) / 2 + (high - low) / 2 * jnp.tanh(outputs).reshape(-1, *space.shape)
-    return actions.astype(space.dtype)
+    squashed = jnp.tanh(outputs).reshape(-1, *space.shape)
+    if jnp.issubdtype(space.dtype, jnp.integer):  # every whole number has the same share
+        actions = jnp.floor(low + (high - low + 1) / 2 * (squashed + 1))
+    else:
+        actions = (high + low) / 2 + (high - low) / 2 * squashed
+    return jnp.clip(actions, low, high).astype(space.dtype)  # for rounding alone
 
 
 def rollout(task: Task, candidates: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -182,7 +187,8 @@ def elites(score: jax.Array, num_elites: Any) -> jax.Array:
 def refit(candidates: jax.Array, elite: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The elites' mean and variance `[D]`, by maximum likelihood: the sum of squares over k, not k - 1."""
     mean = candidates.mean(axis=0, where=elite[:, None])
-    return mean, ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
+    variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
+    return mean, jnp.maximum(variance, MIN_VARIANCE)
 
 
 def extra_variance_at(config: Config, generation: Any) -> jax.Array:
@@ -203,7 +209,7 @@ def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, 
     returns, lengths, ended = rollout(task, candidates, jax.random.split(key_rollout, config.num_rollouts))
 
     score = returns.mean(axis=1)
-    num_elites = jnp.round(config.elite_fraction * config.population_size)
+    num_elites = jnp.maximum(jnp.round(config.elite_fraction * config.population_size), 2)
     elite = elites(score, num_elites)
     fitted = refit(candidates, elite)
     extra_variance = extra_variance_at(config, step)
@@ -211,8 +217,7 @@ def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, 
         config.smoothing * old + (1 - config.smoothing) * new
         for old, new in zip((state.mean, state.variance), fitted, strict=True)
     )
-    variance = jnp.maximum(variance + extra_variance, MIN_VARIANCE)
-    new = State(mean, variance, key, state.env_steps + lengths.sum())
+    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())
 
     # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.
     repeats = config.num_eval_rollouts
@@ -330,8 +335,10 @@ def check(config: Config) -> None:
     def whole(x: Any) -> bool:
         return isinstance(x, int | np.integer) and not isinstance(x, bool) and bool(x >= 1)
 
-    for name in ("num_generations", "population_size", "num_rollouts", "num_eval_rollouts"):
+    for name in ("num_generations", "num_rollouts", "num_eval_rollouts"):
         require(whole(getattr(config, name)), name, "a whole number of at least 1")
+    size = config.population_size
+    require(whole(size) and size >= 2, "population_size", "a whole number of at least 2")
     limit, sizes = config.max_episode_steps, config.hidden_sizes
     require(limit is None or whole(limit), "max_episode_steps", "a whole number of at least 1, or None")
     good = isinstance(sizes, tuple) and all(map(whole, sizes))
@@ -352,20 +359,21 @@ def check(config: Config) -> None:
             continue
         x = np.asarray(value)
         require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
-        if name == "elite_fraction":
-            size = config.population_size
-            least = np.round(np.float32(x) * size).min()
-            rule = f"at least {2 / size:.3g}, for 2 elites of population_size {size}: one alone has no variance"
-            require(least >= 2, name, rule)
+    fraction: Any = config.elite_fraction
+    if not isinstance(fraction, jax.core.Tracer):
+        rule = f"at least {2 / size:.3g}, for 2 elites of population_size {size}: one alone has no variance"
+        least = np.round(np.float32(fraction) * size).min()
+        require(least >= 2, "elite_fraction", rule)
 
 
 def make_task(config: Config, env: Any, env_params: Any) -> Task:
     """The policy's layers for an environment's spaces, and the length of its episodes. Raises ValueError, as `make`."""
     obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
-    limit = config.max_episode_steps
+    limit: Any = config.max_episode_steps
     if limit is None:
         limit = getattr(env_params, "max_steps_in_episode", None)
-        if limit is None or isinstance(limit, jax.core.Tracer) or limit < 1:
+        known = not (limit is None or isinstance(limit, jax.core.Tracer)) and np.ndim(limit) == 0
+        if not known or not 1 <= np.asarray(limit) < np.inf:
             raise ValueError(
                 f"{config.env_id} has no episode end that is known beforehand, its max_steps_in_episode is {limit}; "
                 "give max_episode_steps"
@@ -393,8 +401,12 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     for what, space in (("observation", obs_space), ("action", action_space)):
         if not is_discrete(space) and not hasattr(space, "low"):
             raise ValueError(f"{config.env_id} has the {what} space {space}; CEM takes Discrete or Box")
-    if not is_discrete(action_space) and not np.isfinite([action_space.low, action_space.high]).all():
-        raise ValueError(f"{config.env_id} has actions without bounds, {action_space}; CEM needs bounds to scale to")
+    if not is_discrete(action_space):
+        bounds = [np.asarray(x, np.float64) for x in (action_space.low, action_space.high)]
+        if not (bounds[1] - bounds[0] < np.finfo(np.float32).max).all():  # nor where one is infinite
+            raise ValueError(
+                f"{config.env_id} has actions without bounds, {action_space}; CEM needs bounds to scale to"
+            )
     task = make_task(config, env, env_params)
     steps_per_update = config.population_size * config.num_rollouts * task.max_steps
     if steps_per_update * config.num_generations >= 2**31:

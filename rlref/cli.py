@@ -88,7 +88,7 @@ class TrainOptions:
     eval_every: int = 0
     """updates between evaluations; 0 for none"""
     eval_episodes: int = 10
-    """episodes of an evaluation, per seed, greedy and (PPO alone) sampled"""
+    """episodes of an evaluation, per seed, greedy and (but for DQN) sampled"""
     memory_gb: float | None = None
     """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
     json: bool = False
@@ -99,8 +99,9 @@ class TrainOptions:
 class Budget:
     """In environment steps, for agents whose own setting is a number of generations."""
 
-    total_timesteps: int | None = None
-    """environment steps of one seed, at most: gives as many whole generations, instead of num_generations"""
+    total_timesteps: int = 0
+    """environment steps of one seed's candidates, at most: as many whole generations, instead of num_generations; 0:
+    num_generations counts"""
 
 
 def train_command(agent: str | None, arguments: Sequence[str]) -> int:
@@ -150,16 +151,17 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
             f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
             f"`rlref train {agent} --help` shows all"
         )
-    budget = parsed.budget.total_timesteps if hasattr(parsed, "budget") else None
+    budget = parsed.budget.total_timesteps if hasattr(parsed, "budget") else 0
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    if {"--total-timesteps", "--num-generations"} <= given:
+        raise UsageError("--total-timesteps and --num-generations say the same; give one of them")
     return train_run(module, parsed.run, parsed.config, budget, ["rlref", "train", agent, *arguments])
 
 
 def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
     """`config` with as many generations as the environment steps `budget` allow. Raises UsageError if that is none."""
-    if config.num_generations != module.Config().num_generations:
-        raise UsageError("--total-timesteps and --num-generations say the same; give one of them")
     try:
-        most = module.make(config, env, env_params).steps_per_update
+        most = module.make(dataclasses.replace(config, num_generations=1), env, env_params).steps_per_update
     except ValueError as error:
         raise UsageError(str(error)) from error
     if budget < most:
@@ -167,12 +169,12 @@ def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: A
     return dataclasses.replace(config, num_generations=budget // most)
 
 
-def train_run(module: ModuleType, options: TrainOptions, config: Any, budget: int | None, command: list[str]) -> int:
+def train_run(module: ModuleType, options: TrainOptions, config: Any, budget: int, command: list[str]) -> int:
     from rlref import envs, runner
 
     env, env_params = envs.make_env(config.env_id)
     env_params = envs.with_params(env_params, options.env_params)
-    if budget is not None:
+    if budget:
         config = within(budget, module, config, env, env_params)
     run_dir = options.run_dir
     if run_dir is None:

@@ -234,7 +234,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "selection_bias",
-        "score of elites minus their return on fresh keys, mean: how far they were chosen for their luck",
+        "score of elites minus their return on fresh keys, mean over as many draws of an elite: how far they were "
+        "chosen for their luck; the luck of the keys themselves is in it too, so read it over generations",
         "reward",
         _OWN,
         _CEM,
@@ -313,7 +314,7 @@ METRICS: tuple[Metric, ...] = (
         Metric(
             f"eval_{what}_{how}",
             f"mean {what} of the evaluation's episodes with {how} actions; only at updates that "
-            f"are evaluated{'; PPO alone' * (how == 'sampled')}",
+            f"are evaluated{'; not for DQN' * (how == 'sampled')}",
             {"return": "reward", "length": "steps"}[what],
             "Henderson et al. 2018",
             agents=("runner",),

@@ -110,7 +110,7 @@ def train(
       env_params: its parameters; its defaults without.
       run_dir: the folder to write the run to, which must not exist; without one the run stays in memory.
       note: the question that this run is to answer; kept in its folder.
-      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and (PPO alone) sampled,
+      eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and (but for DQN) sampled,
         and one more after the last update; 0 for none.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
       command: kept in the run's folder.
@@ -426,9 +426,10 @@ def evaluate_one(
 ) -> dict[str, jax.Array]:
     """Mean return and length of `episodes` whole episodes, through the contract's `policy`: greedy, and sampled too.
 
-    A policy that follows from action values, or is an agent's all, is greedy itself: there is nothing to sample.
+    A policy that follows from action values is greedy itself: there is nothing to sample.
     """
-    limit = getattr(env_params, "max_steps_in_episode", EVAL_LIMIT)
+    limit = getattr(env_params, "max_steps_in_episode", None)
+    limit = EVAL_LIMIT if limit is None else limit
     space = env.action_space(env_params)
 
     def one(key: jax.Array, greedy: bool) -> tuple[jax.Array, jax.Array]:
@@ -448,8 +449,8 @@ def evaluate_one(
 
     result: dict[str, jax.Array] = {}
     obs, _ = env.reset(key, env_params)
-    deterministic = agent.value is None or agent.value(state, obs).ndim
-    for how in ("greedy",) if deterministic else ("greedy", "sampled"):
+    of_action_values = agent.value is not None and agent.value(state, obs).ndim
+    for how in ("greedy",) if of_action_values else ("greedy", "sampled"):
         # The same keys for both: they meet the same starts.
         total, length = jax.vmap(functools.partial(one, greedy=how == "greedy"))(jax.random.split(key, episodes))
         result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}

@@ -387,6 +387,27 @@ def test_a_box_policy_is_squashed_to_bounds_that_differ_and_are_not_centred():
         np.testing.assert_array_equal(agent.policy(far, jnp.ones(3))[0], bound.ravel())
 
 
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 2)])
+def test_whole_actions_have_equal_shares(low, high):
+    env = toy_envs.Still(spaces.Box(-1, 1, (1,)), spaces.Box(low, high, (), jnp.int32))
+    _, _, task = make_policy(env)
+    squashed = np.linspace(-1, 1, 6001)
+    bias = jnp.asarray(np.arctanh(squashed.clip(-0.99999, 0.99999)), jnp.float32)
+    params = jnp.stack([jnp.zeros_like(bias), bias], axis=1)
+    actions = np.asarray(jax.vmap(lambda p: cem.act(task, p, jnp.zeros((1, 1))))(params))
+    assert actions.dtype == np.int32
+    values, counts = np.unique(actions, return_counts=True)
+    np.testing.assert_array_equal(values, np.arange(low, high + 1))
+    np.testing.assert_allclose(counts / 6001, 1 / (high - low + 1), atol=1e-3)
+
+
+def test_a_bound_for_each_dimension_on_one_side_alone():
+    env = toy_envs.Still(spaces.Box(-1, 1, (1,)), spaces.Box(np.array([-1.0, -2.0], np.float32), 1.0, (2,)))
+    agent, state, _ = make_policy(env)
+    far = state.replace(mean=jnp.full_like(state.mean, -100))
+    np.testing.assert_array_equal(agent.policy(far, jnp.ones(1))[0], [-1, -2])
+
+
 def test_images_are_flattened_and_bytes_become_numbers_from_0_to_1():
     image = jnp.full((2, 5, 4, 3), 51, jnp.uint8)
     got = cem.features(image, spaces.Box(0, 255, (5, 4, 3), jnp.uint8))
@@ -511,8 +532,7 @@ def test_a_search_that_has_collapsed_keeps_its_numbers():
         ({"elite_fraction": 0.0}, "elite_fraction is 0.0; it must be a number above 0, to 1"),
         ({"elite_fraction": 1.5}, "elite_fraction is 1.5; it must be a number above 0, to 1"),
         ({"elite_fraction": np.array([0.3, 0.01])}, "elite_fraction .* it must be at least 0.2"),
-        ({"population_size": 1, "elite_fraction": 1.0}, "elite_fraction is 1.0; it must be at least 2"),
-        ({"population_size": 0}, "population_size is 0; it must be a whole number of at least 1"),
+        ({"population_size": 1, "elite_fraction": 1.0}, "population_size is 1; it must be .* at least 2"),
         ({"num_rollouts": 0}, "num_rollouts is 0; it must be a whole number of at least 1"),
         ({"num_eval_rollouts": 0}, "num_eval_rollouts is 0"),
         ({"num_generations": 2.5}, "num_generations is 2.5; it must be a whole number"),
@@ -543,6 +563,7 @@ def test_bad_settings_are_refused_in_one_line(settings, message):
         (spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)}), "action space .* CEM takes Discrete or Box"),
         (spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (2,)), "actions without bounds"),
         (spaces.Discrete(2), spaces.Box(0.0, np.inf, (2,)), "actions without bounds"),
+        (spaces.Discrete(2), spaces.Box(-3e38, 3e38, (2,)), "actions without bounds"),
     ],
 )
 def test_bad_spaces_are_refused_in_one_line(obs_space, action_space, message):
@@ -560,14 +581,21 @@ class Endless(toy_envs.Clock):
         pass
 
 
-@pytest.mark.parametrize(("env", "says"), [(Endless(), "None"), (toy_envs.Clock(), "1000000")])
-def test_episodes_without_an_end_are_refused(env, says):
-    params = Endless.Params() if says == "None" else env.default_params
-    config = SMALL.replace(max_episode_steps=None, num_generations=1000)
-    with pytest.raises(ValueError, match=f"max_steps_in_episode is {says}|{says} steps of an episode") as error:
-        cem.make(config, env, params)
-    assert "max_episode_steps" in str(error.value) or "steps of an episode" in str(error.value)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("limit", [None, np.inf, np.nan, 0, np.array([5, 5])])
+def test_episodes_without_an_end_are_refused(limit):
+    params = Endless.Params()
+    for limited in ([params] if limit is None else []) + [CLOCK.default_params.replace(max_steps_in_episode=limit)]:
+        with pytest.raises(ValueError, match=r"max_steps_in_episode is .*; give max_episode_steps") as error:
+            cem.make(SMALL.replace(max_episode_steps=None), Endless(), limited)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("limit", [5, 5.0, np.int64(5), jnp.array(5)])
+def test_an_end_may_be_any_number(limit):
+    params = CLOCK.default_params.replace(max_steps_in_episode=limit)
+    config = SMALL.replace(max_episode_steps=None)
+    steps = jax.jit(lambda: cem.make(config, CLOCK, params).steps_per_update)()
+    assert steps == 10 * 3 * 5
 
 
 def test_an_episode_end_that_is_traced_has_to_be_given():
@@ -589,7 +617,7 @@ def test_runs_report_true_steps_and_evaluate_greedily(tmp_path):
     )
     assert run.score == "mean_policy_return"
     np.testing.assert_array_equal(run.scores, run.metrics["mean_policy_return"][:, -1])
-    assert "eval_return_sampled" not in run.metrics
+    np.testing.assert_array_equal(run.metrics["eval_return_sampled"], run.metrics["eval_return_greedy"])
     assert run.summary["env_steps"] == run.metrics["env_steps"][:, -1].sum()
     assert run.metrics["env_steps"][0, -1] < 4 * 10 * 3 * 9
     assert run.metrics["steps_per_second"].shape == (3, 4)

@@ -130,7 +130,7 @@ def walk(case, policy, steps=240, seed=0):
     return [np.asarray(x) for x in seen]
 
 
-@pytest.mark.parametrize("name", [n for n in VALUED if n not in ("noisy_reward", "noisy_bandit", "phase_flip")])
+@pytest.mark.parametrize("name", [n for n in VALUED if n not in ("noisy_reward", "phase_flip")])
 def test_a_learner_without_a_network_reaches_the_truth_exactly(name):
     probe, case = LADDER[name], LADDER[name].case(1)
     obs, _, reward, terminated, _, final, _, _ = walk(case, right_policy(case))
@@ -267,8 +267,14 @@ def test_tolerances_are_below_a_quarter_of_the_way_to_every_wrong_answer(name, k
 
 
 def causes(probe, kind):
-    """Those of a probe's wrong answers that an agent of a kind can give: one without values has its policy alone."""
-    return [x for x, wrong in probe.wrong(probe.case(0, kind)).items() if kind != "C" or wrong.policy is not None]
+    """Those of a probe's wrong answers that show in an agent of a kind: one without values has its policy alone."""
+    case = probe.case(0, kind)
+    right = case.truth.policy
+
+    def shows(wrong):
+        return wrong.policy is not None and not np.array_equal(wrong.policy, right, equal_nan=True)
+
+    return [cause for cause, wrong in probe.wrong(case).items() if kind != "C" or shows(wrong)]
 
 
 def answering(probe, kind, answers, seeds=range(8)):
@@ -472,34 +478,27 @@ FAULTS = {ppo: [
     ("stored_transitions", "cycle * shape[1] % capacity", "0 * cycle"),
     ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
 ], cem: [
-    ("selection", "jnp.argsort(-score)", "jnp.argsort(score)"),
     ("selection", "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
-     "jnp.argsort(-score) < num_elites"),
-    ("selection", "((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])", "candidates.var(axis=0)"),
+     "score >= score[order[jnp.int32(num_elites) - 1]]"),
+    ("selection", "variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])",
+     "variance = candidates.var(axis=0)"),
     ("extra_variance_schedule", "jnp.maximum(1 - generation / last, 0.0)", "1.0"),
     ("analysis_of_variance", "residual = returns - of_candidate - of_key + returns.mean()",
      "residual = returns - of_candidate"),
     ("divergences", "digamma((num_elites - 1) / 2)", "digamma(num_elites / 2)"),
-    ("divergences", "(ratio - 1 - jnp.log(ratio))", "(1 / ratio - 1 + jnp.log(ratio))"),
     ("first_episodes", "jnp.where(alive, reward.astype(jnp.float32), 0.0)", "reward.astype(jnp.float32)"),
-    ("first_episodes", "key_of(keys, task.max_steps)", "key_of(keys[:1].repeat(len(keys)), 0)"),
-    ("fresh_rollouts", "env_step(key_of(keys, t)", "env_step(key_of(keys, 0)"),
-    ("fresh_rollouts", "jax.random.split(key_rollout, config.num_rollouts)",
-     "jax.random.split(jax.random.key(0), config.num_rollouts)"),
-    ("fresh_rollouts", "jax.random.split(key_eval, 2 * repeats)", "jax.random.split(key_rollout, 2 * repeats)"),
-    ("actions", "jnp.tanh(outputs)", "outputs"),
+    ("first_episodes", "alive & ~(terminated | truncated)", "alive & ~terminated"),
+    ("actions", "(high + low) / 2 + (high - low) / 2 * squashed", "squashed"),
     ("actions", "return sum((x[:, i, None] * row for i, row in enumerate(kernel)), bias)",
      "return sum(x[:, i, None] * row for i, row in enumerate(kernel))"),
-    ("search_distribution", "jnp.full(task.num_params, task.config.init_variance",
-     "jnp.full(task.num_params, task.config.init_variance**0.5"),
+    ("fresh_rollouts", "env_step(key_of(keys, t)", "env_step(key_of(keys, 0)"),
+    ("fresh_rollouts", "jax.random.split(key_eval, 2 * repeats)", "jax.random.split(key_rollout, 2 * repeats)"),
     ("search_distribution", "jnp.sqrt(state.variance) * noise", "state.variance * noise"),
-    ("search_distribution", "jax.random.normal(key_noise, (", "jax.random.normal(jax.random.key(0), ("),
     ("search_distribution", "config.smoothing * old + (1 - config.smoothing) * new",
      "(1 - config.smoothing) * old + config.smoothing * new"),
-    ("search_distribution", "extra_variance_at(config, step)", "extra_variance_at(config, 0)"),
-    ("known_c_metrics", '"std_min": std.min()', '"std_min": std.max()'),
+    ("search_distribution", "fitted = refit(candidates, elite)",
+     "fitted = refit(candidates, elite)[0], ((candidates - state.mean) ** 2).mean(axis=0, where=elite[:, None])"),
     ("known_c_metrics", "jnp.tile(mean, (repeats, 1))", "jnp.tile(state.mean, (repeats, 1))"),
-    ("known_c_metrics", "state.env_steps + lengths.sum()", "state.env_steps + lengths.size"),
     ("searches_apart", "State(jnp.zeros(task.num_params), variance, key,",
      "State(jnp.zeros(task.num_params), variance, jax.random.key(0),"),
 ]}  # fmt: skip

@@ -86,13 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "activation": "tanh",
     },
 }
-NEEDED = {**dict.fromkeys("AQ", ("gamma", "total_timesteps", "learning_rate")), "C": ()}
-# Settings of which an update's environment steps are the product.
-STEPS = {
-    "A": ("num_envs", "num_steps"),
-    "Q": ("cycles_per_update", "train_frequency"),
-    "C": ("population_size", "num_rollouts"),  # times the steps of an episode
-}
+NEEDED = {**dict.fromkeys("AQ", ("gamma", "total_timesteps", "learning_rate")), "C": ("num_generations",)}
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
@@ -230,18 +224,15 @@ def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
     fields = settings_in(module)
     own = probe.settings.get(kind, {})
     wanted = {**SETTINGS[kind], "gamma": probe.gamma, **own}
-    wanted["num_generations"] = wanted["updates"]
-    steps = math.prod(wanted[name] for name in STEPS[kind]) * (one_episode(probe) if kind == "C" else 1)
-    wanted["total_timesteps"] = wanted["updates"] * steps
+    if kind == "C":
+        wanted["num_generations"] = wanted["updates"]
+    else:
+        steps = {"A": ("num_envs", "num_steps"), "Q": ("cycles_per_update", "train_frequency")}[kind]
+        wanted["total_timesteps"] = math.prod(wanted[name] for name in ("updates", *steps))
     # A setting that only this probe changes is what it is about.
     if lacking := [name for name in (*NEEDED[kind], *own) if name not in {*fields, "updates"}]:
         raise UsageError(f"its Config lacks {', '.join(lacking)}, which the probe has to set")
     return {name: value for name, value in wanted.items() if name in fields}
-
-
-def one_episode(probe: Probe) -> int:
-    """The most steps that an episode of a probe takes."""
-    return int(probe.case(0).params.max_steps_in_episode)
 
 
 def fill_up(case: Case, gamma: float, n: int) -> Any:
@@ -340,7 +331,7 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
         state = jax.vmap(jax.vmap(one_seed, (None, 0, 0)), (0, 0, None))(configs, params, keys)
         return jax.vmap(jax.vmap(learn, (None, 0, 0)), (0, 0, 0))(configs, params, state)
 
-    # Every device runs the program by itself; what would check that gets gradients wrong.
+    # Every device trains its own seeds by itself; without check_vma=False gradients would be summed over devices.
     specs, by_seed = (P(), P(None, "seed"), P("seed")), P(None, "seed")
     program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=by_seed, check_vma=False)
     before, after = jax.device_get(jax.jit(program)(configs, stacked, keys))

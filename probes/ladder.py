@@ -124,9 +124,9 @@ def probe(
 
 
 def mirrored(case: Case) -> Case:
-    """A case of two actions and, with equal odds, the same with its actions swapped: the observation's sign says which.
+    """A case of two actions and, with equal odds, the same with its actions swapped.
 
-    For agents that answer with an action alone: of two, a policy that has learned nothing takes the right one half of
+    The sign of the first number shown says which. For agents that answer with an action alone: of two, a policy that has learned nothing takes the right one half of
     the time; in both at once, if it always takes the same, never. Observations `[n, F]` become `[2 n, 1 + F]`.
     """
     params = case.params
@@ -587,12 +587,12 @@ def continuous_target(rng: np.random.Generator) -> Case:
 def far_optimum(rng: np.random.Generator) -> Case:
     """continuous_target with observations of +.1 and -.1: the weights of the optimum lie 7 and 2 std from the start.
 
-    Where .2 of the candidates are selected by one weight, their mean is 1.4 std higher and their std .47 of it: without
-    extra variance the search goes 1.4 / (1 - .47) = 2.63 std in all, and the action to tanh(.263) = .26.
+    Where .15 of the candidates are selected by one weight, their mean is 1.55 std higher and their std .44 of it:
+    without extra variance the search goes 1.55 / (1 - .44) = 2.78 std in all, and the action to tanh(.278) = .27.
     """
     case = continuous_target(rng)
     params = dataclasses.replace(case.params, obs=np.float32(0.1) * case.params.obs)
-    stopped = np.clip(case.params.optimum, -math.tanh(0.263), math.tanh(0.263))
+    stopped = np.clip(case.params.optimum, -math.tanh(0.278), math.tanh(0.278))
     wrong = {"the search stops on its way: its variance shrinks too soon": Answer(policy=stopped)}
     return dataclasses.replace(case, params=params, wrong={**case.wrong, **wrong})
 

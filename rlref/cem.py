@@ -8,14 +8,14 @@ Expected: CartPole-v1 with these defaults ends at a mean return of 500, IQM over
 rlref's README has the table and the command.
 
 A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
-let each act for a few episodes, refit the Gaussian to the best. Where it learns nothing, a cleverer method seldom does:
-the first baseline to try on a new problem (Schulman 2016, Nuts and Bolts).
+let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
+2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
 
 Every function is written for ONE seed; batching over seeds is the caller's `vmap`. No agent file imports another, so
 that each can be copied; what they repeat is the price of that.
 
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
-`F` features.
+`F` features, `B` observations.
 """
 
 import itertools
@@ -54,7 +54,7 @@ class Config:
     num_rollouts: int = static(4)
     """episodes of each candidate in a generation; all candidates meet the same random numbers"""
     num_eval_rollouts: int = static(16)
-    """episodes of the new mean after each generation, and as many of elites, on fresh random numbers"""
+    """episodes of the new mean after each generation, and as many of elites, on fresh keys; not in env_steps"""
     max_episode_steps: int | None = static(None)
     """steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it (evaluations by
     rlref's runner play on to that)"""
@@ -65,7 +65,8 @@ class Config:
     extra_variance_fraction: float = 0.5
     """share of num_generations over which it falls to 0"""
     smoothing: float = 0.0
-    """share of the old mean and variance that a generation keeps"""
+    """share of the old mean and variance, extra variance included, that a generation keeps: 1 - alpha of de Boer et al.
+    2005"""
     hidden_sizes: tuple[int, ...] = static(())
     """units of each hidden layer; none: a linear policy"""
     activation: Literal["tanh", "relu"] = static("tanh")
@@ -78,7 +79,7 @@ class Agent(NamedTuple):
     init: Callable[[jax.Array], "State"]  # key -> state of one seed
     # state, step (int32 index of this generation, never batched over seeds) -> state, diagnostics (float32 scalars)
     update: Callable[["State", jax.Array], tuple["State", dict[str, jax.Array]]]
-    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: action [D], and std [D] of 0
+    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: its action, flat, and as many zeros
     policy: Callable[["State", jax.Array], Any]
     value: Callable[["State", jax.Array], jax.Array] | None  # None: there are no values
     num_updates: int  # generations
@@ -113,7 +114,7 @@ def is_discrete(space: Any) -> bool:
 
 
 def features(obs: jax.Array, space: Any) -> jax.Array:
-    """Raw observations `[B, ...]` as float32 `[B, F]`: one-hot if Discrete, anything else flat."""
+    """Raw observations `[B, ...]` as float32 `[B, F]`: one-hot if Discrete, else flat; byte images from 0 to 1."""
     if is_discrete(space):
         return jax.nn.one_hot(obs, space.n)
     scale = 255 if obs.dtype == jnp.uint8 and len(space.shape) == 3 else 1
@@ -130,7 +131,7 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 def act(task: Task, params: jax.Array, obs: jax.Array) -> jax.Array:
-    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: the best, or tanh to the bounds."""
+    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: of the largest output; or tanh."""
     x = features(obs, task.obs_space)
     *hidden, head = task.unflatten(params)
     activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
@@ -145,7 +146,7 @@ def act(task: Task, params: jax.Array, obs: jax.Array) -> jax.Array:
         actions = jnp.floor(low + (high - low + 1) / 2 * (squashed + 1))
     else:
         actions = (high + low) / 2 + (high - low) / 2 * squashed
-    return jnp.clip(actions, low, high).astype(space.dtype)  # for rounding alone
+    return jnp.clip(actions, low, high).astype(space.dtype)  # tanh is 1 from 9 on: a whole number would be high + 1
 
 
 def rollout(task: Task, candidates: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -180,7 +181,7 @@ def rollout(task: Task, candidates: jax.Array, keys: jax.Array) -> tuple[jax.Arr
 
 def elites(score: jax.Array, num_elites: Any) -> jax.Array:
     """Which of the candidates are among the best, by scores `[P]`: bool `[P]`. NaN is worse than any score."""
-    order = jnp.argsort(-score)  # a place in the order -> a candidate; not what a candidate's place is
+    order = jnp.argsort(-score)  # order[i] is the candidate in place i, not the place of candidate i
     return jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)
 
 
@@ -192,7 +193,7 @@ def refit(candidates: jax.Array, elite: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def extra_variance_at(config: Config, generation: Any) -> jax.Array:
-    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0) of variance 100).
+    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0), from 100 on).
 
     Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
     """
@@ -209,7 +210,7 @@ def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, 
     returns, lengths, ended = rollout(task, candidates, jax.random.split(key_rollout, config.num_rollouts))
 
     score = returns.mean(axis=1)
-    num_elites = jnp.maximum(jnp.round(config.elite_fraction * config.population_size), 2)
+    num_elites = jnp.maximum(jnp.round(config.elite_fraction * config.population_size), 2)  # traced: not checked
     elite = elites(score, num_elites)
     fitted = refit(candidates, elite)
     extra_variance = extra_variance_at(config, step)
@@ -314,8 +315,8 @@ def diagnose(
         "elite_mean": score.mean(where=elite),
         "std_min": std.min(),
         "std_mean": std.mean(),
+        "nonfinite": ~jnp.isfinite(jnp.stack([returns.sum(), new.mean.sum(), new.variance.sum()])).all(),
     }
-    result["nonfinite"] = ~jnp.isfinite(jnp.stack([returns.sum(), new.mean.sum(), new.variance.sum()])).all()
     return result
 
 
@@ -361,7 +362,7 @@ def check(config: Config) -> None:
         require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
     fraction: Any = config.elite_fraction
     if not isinstance(fraction, jax.core.Tracer):
-        rule = f"at least {2 / size:.3g}, for 2 elites of population_size {size}: one alone has no variance"
+        rule = f"enough for 2 elites of population_size {size}, such as {2 / size:.3g}: one alone has no variance"
         least = np.round(np.float32(fraction) * size).min()
         require(least >= 2, "elite_fraction", rule)
 
@@ -405,7 +406,7 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
         bounds = [np.asarray(x, np.float64) for x in (action_space.low, action_space.high)]
         if not (bounds[1] - bounds[0] < np.finfo(np.float32).max).all():  # nor where one is infinite
             raise ValueError(
-                f"{config.env_id} has actions without bounds, {action_space}; CEM needs bounds to scale to"
+                f"{config.env_id} has actions without usable bounds, {action_space}; CEM needs bounds to scale to"
             )
     task = make_task(config, env, env_params)
     steps_per_update = config.population_size * config.num_rollouts * task.max_steps

@@ -53,7 +53,12 @@ METRICS: tuple[Metric, ...] = (
         "CleanRL",
         sb3="time/total_timesteps",
     ),
-    Metric("episodes", "episodes that ended in this update", "episodes", _OWN),
+    Metric(
+        "episodes",
+        "episodes that ended in this update; CEM: of candidates, without those that max_episode_steps cut",
+        "episodes",
+        _OWN,
+    ),
     *_spread(
         "return",
         "the undiscounted, unscaled returns of the last 100 finished episodes; CEM: of candidates' means over rollouts",
@@ -118,7 +123,7 @@ METRICS: tuple[Metric, ...] = (
         _OWN,
         _CEM,
     ),
-    Metric("kl_excess", "kl_refit minus kl_floor: about 0 in a generation that learned nothing", "nats", _OWN, _CEM),
+    Metric("kl_excess", "kl_refit minus kl_floor: on average 0 where nothing is learned", "nats", _OWN, _CEM),
     Metric(
         "churn",
         "share of a replay minibatch whose greedy action changed over the update",
@@ -227,15 +232,15 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "mean_policy_return",
-        "mean return of the new mean's policy on fresh keys: the score of a run of CEM",
+        "mean return of the new mean's policy over num_eval_rollouts episodes on fresh keys: the score of a run of CEM",
         "reward",
         "Szita & Lorincz 2006",
         _CEM,
     ),
     Metric(
         "selection_bias",
-        "score of elites minus their return on fresh keys, mean over as many draws of an elite: how far they were "
-        "chosen for their luck; the luck of the keys themselves is in it too, so read it over generations",
+        "score of elites minus their return on fresh keys, mean over num_eval_rollouts draws of an elite: how "
+        "far they were chosen for their luck; the luck of the keys is in it too, so read it over generations",
         "reward",
         _OWN,
         _CEM,
@@ -244,7 +249,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("elite_mean", "mean score of the elites", "reward", _OWN, _CEM),
     Metric("std_min", "smallest standard deviation of a parameter, as the candidates were drawn", "1", _OWN, _CEM),
     Metric("std_mean", "mean of those standard deviations", "1", _OWN, _CEM),
-    Metric("extra_variance", "variance added to every parameter's refit", "1", "Szita & Lorincz 2006", _CEM),
+    Metric(
+        "extra_variance",
+        "variance added to every parameter after refit and smoothing",
+        "1",
+        "Szita & Lorincz 2006",
+        _CEM,
+    ),
     Metric("target_distance", "|online - target parameters| just before a sync, mean over syncs", "1", _OWN, _DQN),
     Metric("target_step", "|change of the target parameters| at a sync, mean over syncs", "1", _OWN, _DQN),
     Metric("buffer_fill", "share of the replay buffer that is filled", "1", _OWN, _DQN),
@@ -314,7 +325,7 @@ METRICS: tuple[Metric, ...] = (
         Metric(
             f"eval_{what}_{how}",
             f"mean {what} of the evaluation's episodes with {how} actions; only at updates that "
-            f"are evaluated{'; not for DQN' * (how == 'sampled')}",
+            f"are evaluated{'; not for DQN, and of CEM the same' * (how == 'sampled')}",
             {"return": "reward", "length": "steps"}[what],
             "Henderson et al. 2018",
             agents=("runner",),

@@ -341,7 +341,7 @@ def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, displa
     if fit < 1:
         raise UsageError(
             f"one seed takes about {bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there are; "
-            "a smaller rollout, replay buffer or network would take less"
+            "a smaller rollout, replay buffer, population or network would take less"
         )
     groups = math.ceil(num_rows / fit)
     rows = math.ceil(num_rows / groups)
@@ -392,7 +392,7 @@ def compile_programs(
             state, diagnostics = update(config, carry[0], start + i)
             return state, carry[1].at[:, i].set(jnp.stack([diagnostics[name] for name in names], axis=1))
 
-        rows = len(jax.tree.leaves(state)[0])  # of one device
+        rows = plan.padded // plan.mesh.size
         return jax.lax.fori_loop(0, count, body, (state, jnp.zeros((rows, chunk_size, len(names)))))
 
     def evaluate(config: Any, state: Any, keys: jax.Array) -> dict[str, jax.Array]:

@@ -671,7 +671,7 @@ CEM = [
         "state.env_steps + lengths.size * task.max_steps",
         "known_c_metrics",
     ),
-    # Planted first by a reviewer, when nothing caught them but for the last two, which were blamed on other components.
+    # Bugs that a reviewer found uncaught, or blamed on the wrong component.
     Mutant(
         "variance about the old mean",
         "fitted = refit(candidates, elite)",
@@ -694,7 +694,8 @@ CEM = [
     Mutant(
         "smoothing of the std",
         "    new = State(mean,",
-        "    variance = (config.smoothing * jnp.sqrt(state.variance) + (1 - config.smoothing) * jnp.sqrt(fitted[1])) ** 2\n"
+        "    s = config.smoothing\n"
+        "    variance = (s * jnp.sqrt(state.variance) + (1 - s) * jnp.sqrt(fitted[1])) ** 2\n"
         "    new = State(mean,",
         SEARCH,
     ),

@@ -175,14 +175,16 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
         return jax.jit(by_device)
 
     def rollouts(state: Any) -> Any:
-        keys = jax.random.split(state.key, config.num_rollouts)
-        noise = jax.random.normal(state.key, (config.population_size, task.num_params))
+        """The very same episodes as in cem.update."""
+        _, key_noise, key_rollout, _, _ = jax.random.split(state.key, 5)
+        keys = jax.random.split(key_rollout, config.num_rollouts)
+        noise = jax.random.normal(key_noise, (config.population_size, task.num_params))
         return cem.rollout(task, state.mean + jnp.sqrt(state.variance) * noise, keys)[:2]
 
     def bare(x: Any) -> Any:
         """As many environments on as many keys for as many steps as the loop of a device takes; actions are 0."""
         state, steps = x
-        keys = jax.random.split(state.key, config.num_rollouts)
+        keys = jax.random.split(jax.random.split(state.key, 5)[2], config.num_rollouts)
         _, start = jax.vmap(env.reset, (0, None))(keys, env_params)
         start = jax.vmap(lambda _: start)(jnp.zeros(config.population_size))
         env_step = jax.vmap(jax.vmap(env.step, (0, 0, None, None)), (None, 0, None, None))
@@ -204,13 +206,13 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
         state, _ = update((state, jnp.full(8, generation)))
     arguments = state, jnp.full(8, 7)
     before = float(state.env_steps.sum())
-    alive = float(update(arguments)[0].env_steps.sum()) - before
+    env_steps = float(update(arguments)[0].env_steps.sum()) - before
     rollout, environments = over_seeds(rollouts), over_seeds(bare)
     longest = rollout(state)[1].max(axis=(1, 2)).reshape(len(mesh.devices), -1).max(axis=1)
     steps = jnp.repeat(longest, 8 // len(mesh.devices))
     times = medians([lambda: update(arguments), lambda: rollout(state), lambda: environments((state, steps))])
     names = ("generation", "rollouts", "environments")
-    return {"steps": alive, **{f"{name}_ms": 1000 * x for name, x in zip(names, times, strict=True)}}
+    return {"steps": env_steps, **{f"{name}_ms": 1000 * x for name, x in zip(names, times, strict=True)}}
 
 
 def worker_bytes() -> dict[str, Any]:

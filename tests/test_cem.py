@@ -189,9 +189,8 @@ def test_generations_equal_those_of_numpy():
 @pytest.mark.parametrize(("rollouts", "wanted"), [(2, 18 / 19), (10, 90 / 91)])
 def test_explained_variance_of_planted_effects(rollouts, wanted):
     rng = np.random.default_rng(1)
-    size = 10_000
-    candidate, key = 3 * rng.normal(size=(size, 1)), 5 * rng.normal(size=(1, rollouts))
-    returns = candidate + key + rng.normal(size=(size, rollouts))
+    candidate, key = 3 * rng.normal(size=(10_000, 1)), 5 * rng.normal(size=(1, rollouts))
+    returns = candidate + key + rng.normal(size=(10_000, rollouts))
     assert float(cem.explained_variance(jnp.asarray(returns, jnp.float32))) == pytest.approx(wanted, abs=0.003)
 
 
@@ -214,13 +213,10 @@ def test_explained_variance_that_is_undefined(returns):
 # Elites.
 
 
-def test_nan_is_never_elite_and_infinity_counts():
+def test_nan_is_the_worst_score_and_infinity_counts():
     score = jnp.array([jnp.nan, 1.0, -jnp.inf, jnp.inf, 0.0, jnp.nan])
     np.testing.assert_array_equal(cem.elites(score, 2), [0, 1, 0, 1, 0, 0])
-
-
-def test_ties_leave_the_number_of_elites_as_it_is():
-    assert int(cem.elites(jnp.full(10, 3.0), 4).sum()) == 4
+    assert int(cem.elites(jnp.array([jnp.nan, jnp.nan, 1.0]), 2).sum()) == 2
 
 
 # Rollouts.
@@ -259,14 +255,11 @@ def test_an_episode_without_an_ending_is_cut():
 
 
 def test_rewards_after_the_ending_do_not_spoil_it():
-    # NaN from the second episode's third step on: masked, not multiplied by 0.
-    rewards = np.where(np.arange(64) == 2, np.nan, 1.0).astype(np.float32)
+    # NaN at time 0: in the first episode it counts, after the reset it is masked, not multiplied by 0.
+    rewards = np.where(np.arange(64) == 0, np.nan, 1.0).astype(np.float32)
     params = CLOCK.default_params.replace(rewards=rewards, terminate_at=3, spread=3)
     total, length, _ = rollout(CLOCK, SMALL, params, num_keys=40)
-    assert np.isnan(total).all()  # every episode meets time 2 just before its end
-    params = params.replace(rewards=np.where(np.arange(64) == 0, np.nan, 1.0).astype(np.float32))
-    total, length, _ = rollout(CLOCK, SMALL, params, num_keys=40)
-    np.testing.assert_array_equal(np.isnan(total), length == 3)  # though all restart at 0 sometimes
+    np.testing.assert_array_equal(np.isnan(total), length == 3)
 
 
 class Counted(toy_envs.Clock):
@@ -482,10 +475,11 @@ def test_float_settings_are_a_sweep():
     env = toy_envs.Landscape(2)
     params = env.default_params.replace(slope=np.ones(2))
     config = SMALL.replace(max_episode_steps=None)
-    base = {"elite_fraction": 0.3, "init_variance": 0.01, "extra_variance": 0.0, "smoothing": 0.0}
-    other = {"elite_fraction": 0.8, "init_variance": 0.04, "extra_variance": 0.01, "smoothing": 0.5}
+    base = {"elite_fraction": 0.3, "init_variance": 0.01, "extra_variance": 0.01, "smoothing": 0.0}
+    other = {"elite_fraction": 0.8, "init_variance": 0.04, "extra_variance": 0.02, "smoothing": 0.5}
+    base["extra_variance_fraction"], other["extra_variance_fraction"] = 0.5, 1.0
     rows = [base, *(base | {name: x} for name, x in other.items())]
-    configs = jax.vmap(lambda settings: config.replace(**settings, extra_variance_fraction=0.5))(
+    configs = jax.vmap(lambda settings: config.replace(**settings))(
         {name: jnp.array([row[name] for row in rows]) for name in base}
     )
     train = jax.jit(jax.vmap(lambda config, key: cem.train(config, key, env, params), in_axes=(0, None)))
@@ -528,10 +522,10 @@ def test_a_search_that_has_collapsed_keeps_its_numbers():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"elite_fraction": 0.01}, "elite_fraction is 0.01; it must be at least 0.2, for 2 elites of"),
+        ({"elite_fraction": 0.01}, "elite_fraction is 0.01; it must be enough for 2 elites of"),
         ({"elite_fraction": 0.0}, "elite_fraction is 0.0; it must be a number above 0, to 1"),
         ({"elite_fraction": 1.5}, "elite_fraction is 1.5; it must be a number above 0, to 1"),
-        ({"elite_fraction": np.array([0.3, 0.01])}, "elite_fraction .* it must be at least 0.2"),
+        ({"elite_fraction": np.array([0.3, 0.01])}, "elite_fraction .* such as 0.2"),
         ({"population_size": 1, "elite_fraction": 1.0}, "population_size is 1; it must be .* at least 2"),
         ({"num_rollouts": 0}, "num_rollouts is 0; it must be a whole number of at least 1"),
         ({"num_eval_rollouts": 0}, "num_eval_rollouts is 0"),
@@ -561,9 +555,9 @@ def test_bad_settings_are_refused_in_one_line(settings, message):
     [
         (spaces.Dict({"a": spaces.Discrete(2)}), spaces.Discrete(2), "observation space .* CEM takes Discrete or Box"),
         (spaces.Discrete(2), spaces.Dict({"a": spaces.Discrete(2)}), "action space .* CEM takes Discrete or Box"),
-        (spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (2,)), "actions without bounds"),
-        (spaces.Discrete(2), spaces.Box(0.0, np.inf, (2,)), "actions without bounds"),
-        (spaces.Discrete(2), spaces.Box(-3e38, 3e38, (2,)), "actions without bounds"),
+        (spaces.Discrete(2), spaces.Box(-np.inf, np.inf, (2,)), "actions without usable bounds"),
+        (spaces.Discrete(2), spaces.Box(0.0, np.inf, (2,)), "actions without usable bounds"),
+        (spaces.Discrete(2), spaces.Box(-3e38, 3e38, (2,)), "actions without usable bounds"),
     ],
 )
 def test_bad_spaces_are_refused_in_one_line(obs_space, action_space, message):

@@ -81,6 +81,20 @@ def test_dqn_shows_progress_and_a_summary(capsys):
         assert word in captured.out
 
 
+def test_cem_trains_as_many_generations_as_environment_steps_allow(capsys):
+    # Episodes of 5 steps: a generation takes 6 x 2 x 5 = 60.
+    arguments = (
+        "train cem --env-id counting_env:make_env --population-size 6 --elite-fraction .5 --num-rollouts 2".split()
+    )
+    assert cli.main([*arguments, "--total-timesteps", "200", "--num-seeds", "2", "--run-dir", "run"]) == 0
+    assert json.loads(Path("run/config.json").read_text())["config"]["num_generations"] == 3
+    captured = capsys.readouterr()
+    assert "100%" in captured.err
+    assert "of the mean policy" in captured.err
+    for word in ("mean_policy_return  IQM", "entropy", "explained_variance", "360 environment steps", "95% interval"):
+        assert word in captured.out
+
+
 def test_nonfinite_training_exits_with_1_and_names_seed_and_update(capsys):
     assert cli.main(["train", "ppo", "--env-id", "counting_env:poisoned", *SMALL]) == 1
     assert "seed 0 became non-finite at update 0" in capsys.readouterr().out
@@ -151,6 +165,16 @@ WRONG = [
     ("train dqn --target sarsa", "expected_sarsa"),
     ("train dqn --tau 0", "tau is 0.0; it must be a number above 0, to 1"),
     ("probe dqn --only surrogate", "surrogate"),
+    (
+        "train cem --elite-fraction .01",
+        "elite_fraction is 0.01; it must be enough for 2 elites of population_size 64, such as 0.0312",
+    ),
+    ("train cem --num-rollouts 0", "num_rollouts is 0; it must be a whole number of at least 1"),
+    ("train cem --extra-variance -1", "extra_variance is -1.0; it must be a finite number of at least 0"),
+    ("train cem --total-timesteps 100", "one generation takes up to 128000 environment steps"),
+    ("train cem --total-timesteps 200000 --num-generations 15", "say the same; give one of them"),
+    ("train cem --total-timestep 200000", "Did you mean '--total-timesteps'"),
+    ("probe cem --only discount", "'discount' is not for this kind of agent"),
     ("train ppo --run-dir taken", "never overwritten"),
     ("train ppo --run-dir file/run", "cannot write"),
 ]

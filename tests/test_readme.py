@@ -15,14 +15,19 @@ def test_speed_figures_are_those_that_the_script_wrote():
     speed = json.loads((ROOT / "scripts" / "results" / "speed.json").read_text())
     for agent in ("ppo", "dqn"):
         assert f"{speed[f'{agent}/rejax']['ratio']:.2f} x" in README
+    for agent in ("ppo", "dqn", "cem"):
         assert f"{100 * speed[f'{agent}/diagnostics']['cost']:.1f} %" in README
+    for row in speed["cem/rollout"].values():
+        assert f"{row['steps_per_second'] / 1e6:.1f} million steps/s" in README
+        for kept in ("kept_of_rollouts", "kept_of_environments"):
+            assert f"{100 * row[kept]:.0f} %" in README
     assert f"{speed['ppo/memory'][-1]['peak_rss_mb']:,} MB" in README
     for row in speed["dqn/seeds"]["runs"]:
         assert f"| {row['seeds']} | {row['steps_per_second']:,} | {row['seconds_per_seed']:.2f} |" in README
     assert f"{speed['dqn/seeds']['bytes']['Breakout-MinAtar, bool']['bytes_per_transition']:.0f} bytes" in README
 
 
-@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+@pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
 def test_expected_result_in_the_agent_is_what_was_measured(agent):
     measured = json.loads((ROOT / "scripts" / "results" / "scores.json").read_text())[f"{agent}/CartPole-v1"]
     assert len(measured["scores"]) == 32
@@ -35,7 +40,7 @@ def test_planted_bugs_are_those_that_the_script_found():
     results = ROOT / "scripts" / "results"
     assert (results / "mutants.md").read_text().strip() in (ROOT / "probes" / "README.md").read_text()
     rows = json.loads((results / "mutants.json").read_text())
-    for agent in ("ppo", "dqn"):
+    for agent in ("ppo", "dqn", "cem"):
         counted = [row for row in rows if row["agent"] == agent and not row["equivalent"]]
         caught = sum(bool(row["first"]) for row in counted)
         assert f"{caught} of {len(counted)} planted in {agent.upper()}" in " ".join(README.split())

@@ -126,8 +126,9 @@ def probe(
 def mirrored(case: Case) -> Case:
     """A case of two actions and, with equal odds, the same with its actions swapped.
 
-    The sign of the first number shown says which. For agents that answer with an action alone: of two, a policy that has learned nothing takes the right one half of
-    the time; in both at once, if it always takes the same, never. Observations `[n, F]` become `[2 n, 1 + F]`.
+    The sign of the first number shown says which. For agents that answer with an action alone: of two, a policy that
+    has learned nothing takes the right one half of the time; in both at once, if it always takes the same, never.
+    Observations `[n, F]` become `[2 n, 1 + F]`.
     """
     params = case.params
     if not isinstance(params, Tables) or params.obs.ndim != 2 or params.reward.shape[1] != 2:

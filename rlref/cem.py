@@ -125,8 +125,8 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """`[B, n] -> [B, m]`."""
     if len(kernel) > 32:
         return x @ kernel + bias
-    # The same, in a form that is fused with its surroundings: batched over candidates, products of tiny matrices cost a
-    # CPU ten times the environment's step.
+    # The same, but fused with what is around it: batched over candidates, products of tiny matrices cost a CPU more
+    # than the environment's step does.
     return sum((x[:, i, None] * row for i, row in enumerate(kernel)), bias)
 
 

@@ -32,6 +32,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma
 
 MIN_VARIANCE = 1e-12  # of a parameter: where candidates have become alike; at 0 no KL is defined
+ELITES_TRIED = 4  # drawn from a generation's elites, whose return on fresh keys shows the selection bias
 
 
 def static(default: Any) -> Any:
@@ -54,7 +55,7 @@ class Config:
     num_rollouts: int = static(4)
     """episodes of each candidate in a generation; all candidates meet the same random numbers"""
     num_eval_rollouts: int = static(16)
-    """episodes of the new mean after each generation, and as many of elites, on fresh keys; not in env_steps"""
+    """episodes of the new mean, and of some elites, after each generation on fresh keys; not in env_steps"""
     max_episode_steps: int | None = static(None)
     """steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it (evaluations by
     rlref's runner play on to that)"""
@@ -221,18 +222,16 @@ def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, 
     new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())
 
     # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.
-    repeats = config.num_eval_rollouts
-    some = jax.random.choice(key_elite, config.population_size, (repeats,), p=elite / elite.sum())
-    tried = jnp.concatenate([jnp.tile(mean, (repeats, 1)), candidates[some]])
-    one_each = jax.vmap(lambda params, key: rollout(task, params[None], key[None])[0][0, 0])
-    of_mean, of_elites = one_each(tried, jax.random.split(key_eval, 2 * repeats)).reshape(2, repeats)
+    some = jax.random.choice(key_elite, config.population_size, (ELITES_TRIED,), p=elite / elite.sum())
+    tried = jnp.concatenate([mean[None], candidates[some]])
+    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, config.num_eval_rollouts))[0].mean(axis=1)
 
     diagnostics = diagnose(state, new, fitted, returns, lengths, elite) | {
         "env_steps": new.env_steps,
         "episodes": ended.sum(),
         "extra_variance": extra_variance,
-        "mean_policy_return": of_mean.mean(),
-        "selection_bias": (score[some] - of_elites).mean(),
+        "mean_policy_return": of_mean,
+        "selection_bias": (score[some] - jnp.stack(of_elites)).mean(),
     }
     return new, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
 

@@ -239,7 +239,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "selection_bias",
-        "score of elites minus their return on fresh keys, mean over num_eval_rollouts draws of an elite: how "
+        "score of four random elites minus their mean return over num_eval_rollouts episodes on fresh keys: how "
         "far they were chosen for their luck; the luck of the keys is in it too, so read it over generations",
         "reward",
         _OWN,

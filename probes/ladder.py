@@ -604,9 +604,9 @@ def curved_target(rng: np.random.Generator) -> Case:
 
     The best that a policy without a curve can do is the mean of the three, z / 3 everywhere.
     """
-    optimum = rng.choice([0.5, -0.5]) * np.array([[1.0], [-1.0], [1.0]], np.float32)
+    optimum = (rng.choice([0.5, -0.5]) * np.array([[1.0], [-1.0], [1.0]])).astype(np.float32)
     obs = np.array([[1.0], [0.0], [-1.0]], np.float32)
-    params = Targets(obs, optimum.astype(np.float32), np.zeros((3, 1), np.float32), np.float32(1), np.float32(1))
+    params = Targets(obs, optimum, np.zeros((3, 1), np.float32), np.float32(1), np.float32(1))
     flat = np.full_like(optimum, optimum.mean())
     wrong = {"the policy is linear: its hidden layers are without activation": Answer(policy=flat)}
     return Case(params, Answer(policy=optimum), wrong)

@@ -112,14 +112,13 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
     """Medians over 20 turns of updates past any warm-up, with all diagnostics and without: XLA drops what is unused."""
     import jax
     import jax.numpy as jnp
-    from jax.sharding import AxisType, NamedSharding
+    from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
     from rlref.agents import load_agent  # importing rlref gives jax one CPU device per core
 
     module, count, first = load_agent(agent), *{"ppo": (50, 20), "dqn": (5, 20), "cem": (10, 5)}[agent]
-    devices = jax.devices()[:8]
-    mesh = jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
+    mesh = seed_mesh()
     seeds = NamedSharding(mesh, P("seed"))
     built = module.make(config_of(agent))
     keys = jax.vmap(jax.random.key)(jnp.arange(8))
@@ -143,6 +142,15 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
     return result | {"cost": seconds["with"] / seconds.get("evaluation", seconds["without"]) - 1}
 
 
+def seed_mesh() -> Any:
+    """The devices that 8 seeds are spread over, at most one each."""
+    import jax
+    from jax.sharding import AxisType
+
+    devices = jax.devices()[:8]
+    return jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
+
+
 def medians(functions: list[Callable[[], Any]]) -> list[float]:
     """Seconds of each of some functions, the median of 20 turns of all of them."""
     import jax
@@ -161,7 +169,6 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
     """Milliseconds of CEM's eighth generation, of its rollouts alone, and of stepping as many bare environments."""
     import jax
     import jax.numpy as jnp
-    from jax.sharding import AxisType
     from jax.sharding import PartitionSpec as P
 
     from rlref import cem, envs
@@ -171,7 +178,7 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
     env, env_params = envs.make_env(env_id)
     agent = cem.make(config, env, env_params)
     task = agent.init.args[0]  # type: ignore[attr-defined]  # `make` binds it there
-    mesh = jax.make_mesh((len(jax.devices()[:8]),), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:8])
+    mesh = seed_mesh()
 
     def over_seeds(f: Callable[..., Any]) -> Any:
         by_device = jax.shard_map(jax.vmap(f), mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)

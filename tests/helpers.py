@@ -1,6 +1,8 @@
 """What the tests of several agents use."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -33,6 +35,29 @@ def child_environment():
     """The variables of a fresh process that finds this rlref, and the machine's devices as they are."""
     kept = {name: x for name, x in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "PYTHONPATH")}
     return kept | {"PYTHONPATH": str(Path(rlref.__file__).parents[1])}
+
+
+def trains_alone(source, folder):
+    """What an agent's `source` prints where there is no rlref, a line per metric: name -> numbers, one per seed."""
+    (folder / "agent.py").write_text(source)
+    # rlref may be installed in this environment: hide it from every finder.
+    code = """
+import importlib.util, runpy, sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, *rest):
+        return None if name.partition(".")[0] == "rlref" else self.finder.find_spec(name, *rest)
+sys.meta_path[:] = map(Without, sys.meta_path)
+assert importlib.util.find_spec("rlref") is None
+runpy.run_path("agent.py", run_name="__main__")
+"""
+    command = [sys.executable, "-I", "-W", "error", "-c", code]
+    settings = {"cwd": folder, "env": child_environment(), "timeout": 120, "capture_output": True, "text": True}
+    run = subprocess.run(command, check=True, **settings)
+    return {line.split()[0]: [float(x) for x in line.split()[1:]] for line in run.stdout.splitlines()}
 
 
 def equations(jaxpr):

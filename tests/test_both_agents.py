@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnax.environments import spaces
 
-from rlref import dqn, ppo
+from rlref import cem, dqn, ppo
 
 
 @pytest.fixture(params=[ppo, dqn], ids=["ppo", "dqn"])
@@ -13,8 +13,13 @@ def agent(request):
     return request.param
 
 
-def test_summary(agent):
-    got = agent.summary("x", jnp.array([[1.0, 2.0], [3.0, 6.0]]))
+@pytest.fixture(params=[ppo, dqn, cem], ids=["ppo", "dqn", "cem"])
+def any_agent(request):
+    return request.param
+
+
+def test_summary(any_agent):
+    got = any_agent.summary("x", jnp.array([[1.0, 2.0], [3.0, 6.0]]))
     want = {"x_mean": 3.0, "x_std": 3.5**0.5, "x_min": 1.0, "x_max": 6.0}
     assert {name: float(x) for name, x in got.items()} == pytest.approx(want)
 
@@ -42,8 +47,8 @@ def test_dormant_units_are_those_far_below_the_mean_of_their_layer(agent):
     assert agent.dormant_fraction({"a": (dense,), "b": (image,)}) == pytest.approx(2 / 6)
 
 
-def test_discrete_observations_become_one_hot(agent):
-    got = agent.features(jnp.array([2, 0]), spaces.Discrete(3))
+def test_discrete_observations_become_one_hot(any_agent):
+    got = any_agent.features(jnp.array([2, 0]), spaces.Discrete(3))
     np.testing.assert_array_equal(got, [[0, 0, 1], [1, 0, 0]])
 
 
@@ -59,8 +64,8 @@ def test_float_images_are_left_alone(agent):
     np.testing.assert_array_equal(got, np.full((2, 5, 4, 3), 51))
 
 
-def test_observations_of_rank_2_are_flattened(agent):
+def test_observations_of_rank_2_are_flattened(any_agent):
     obs = jnp.arange(12).reshape(2, 3, 2)
-    got = agent.features(obs, spaces.Box(0, 12, (3, 2), jnp.int32))
+    got = any_agent.features(obs, spaces.Box(0, 12, (3, 2), jnp.int32))
     np.testing.assert_array_equal(got, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
     assert got.dtype == jnp.float32

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 import toy_envs
 from gymnax.environments import spaces
-from helpers import child_environment, count_conds, leaves_equal, task_of
+from helpers import count_conds, leaves_equal, task_of, trains_alone
 
 import rlref
 from rlref import cem, metrics, runner
@@ -409,10 +407,6 @@ def test_images_are_flattened_and_bytes_become_numbers_from_0_to_1():
     np.testing.assert_array_equal(cem.features(jnp.full((2, 5), 51, jnp.uint8), spaces.Box(0, 255, (5,))), 51)
 
 
-def test_discrete_observations_become_one_hot():
-    np.testing.assert_array_equal(cem.features(jnp.array([2, 0]), spaces.Discrete(3)), [[0, 0, 1], [1, 0, 0]])
-
-
 def test_parameters_survive_the_way_to_layers_and_back():
     _, state, task = make_policy(toy_envs.Still(spaces.Box(-1, 1, (3,)), spaces.Discrete(7)), hidden_sizes=(5, 4))
     layers = task.unflatten(state.mean)
@@ -624,25 +618,7 @@ def test_runs_report_true_steps_and_evaluate_greedily(tmp_path):
 def test_the_file_alone_trains(tmp_path):
     source = Path(cem.__file__).read_text()
     assert source.count("= static(15)") == 1
-    (tmp_path / "agent.py").write_text(source.replace("= static(15)", "= static(4)"))
-    # rlref may be installed in this environment: hide it from every finder.
-    code = """
-import importlib.util, runpy, sys
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, *rest):
-        return None if name.partition(".")[0] == "rlref" else self.finder.find_spec(name, *rest)
-sys.meta_path[:] = map(Without, sys.meta_path)
-assert importlib.util.find_spec("rlref") is None
-runpy.run_path("agent.py", run_name="__main__")
-"""
-    command = [sys.executable, "-I", "-W", "error", "-c", code]
-    settings = {"cwd": tmp_path, "env": child_environment(), "timeout": 120, "capture_output": True, "text": True}
-    run = subprocess.run(command, check=True, **settings)
-    printed = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in run.stdout.splitlines()}
+    printed = trains_alone(source.replace("= static(15)", "= static(4)"), tmp_path)
     assert printed["return_count"] == [64] * 4
     assert printed["nonfinite"] == [0] * 4
     assert min(printed["return_mean"]) > 50

@@ -15,7 +15,7 @@ import pytest
 import scipy.stats
 import toy_envs
 from gymnax.environments import spaces
-from helpers import child_environment, count_conds, flat, leaves_equal, task_of
+from helpers import child_environment, count_conds, flat, leaves_equal, task_of, trains_alone
 from jax.flatten_util import ravel_pytree
 
 from rlref import dqn, metrics
@@ -1289,25 +1289,7 @@ def test_the_file_alone_trains(tmp_path):
     for old, new in (("500_000", "2000"), ("10_000", "1000")):
         assert source.count(f"= static({old})") >= 1
         source = source.replace(f"= static({old})", f"= static({new})")
-    (tmp_path / "agent.py").write_text(source)
-    # rlref may be installed in this environment: hide it from every finder.
-    code = """
-import importlib.util, runpy, sys
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, *rest):
-        return None if name.partition(".")[0] == "rlref" else self.finder.find_spec(name, *rest)
-sys.meta_path[:] = map(Without, sys.meta_path)
-assert importlib.util.find_spec("rlref") is None
-runpy.run_path("agent.py", run_name="__main__")
-"""
-    command = [sys.executable, "-I", "-W", "error", "-c", code]
-    settings = {"cwd": tmp_path, "env": child_environment(), "timeout": 120, "capture_output": True, "text": True}
-    run = subprocess.run(command, check=True, **settings)
-    printed = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in run.stdout.splitlines()}
+    printed = trains_alone(source, tmp_path)
     assert printed["env_steps"] == [2000] * 4
     assert printed["gradient_steps"] == [100] * 4
     assert printed["nonfinite"] == [0] * 4

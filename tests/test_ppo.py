@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 import toy_envs
 from gymnax.environments import spaces
-from helpers import child_environment, count_conds, equations, flat, leaves_equal, task_of
+from helpers import child_environment, count_conds, equations, flat, leaves_equal, task_of, trains_alone
 from jax.flatten_util import ravel_pytree
 
 from rlref import ppo
@@ -951,25 +951,7 @@ print(diagnostics["env_steps"].shape, diagnostics["nonfinite"].max())
 def test_the_file_alone_trains(tmp_path):
     source = Path(ppo.__file__).read_text()
     assert source.count("= static(500_000)") == 1
-    (tmp_path / "agent.py").write_text(source.replace("= static(500_000)", "= static(1024)"))
-    # rlref may be installed in this environment: hide it from every finder.
-    code = """
-import importlib.util, runpy, sys
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, *rest):
-        return None if name.partition(".")[0] == "rlref" else self.finder.find_spec(name, *rest)
-sys.meta_path[:] = map(Without, sys.meta_path)
-assert importlib.util.find_spec("rlref") is None
-runpy.run_path("agent.py", run_name="__main__")
-"""
-    command = [sys.executable, "-I", "-W", "error", "-c", code]
-    settings = {"cwd": tmp_path, "env": child_environment(), "timeout": 120, "capture_output": True, "text": True}
-    run = subprocess.run(command, check=True, **settings)
-    printed = {line.split()[0]: [float(x) for x in line.split()[1:]] for line in run.stdout.splitlines()}
+    printed = trains_alone(source.replace("= static(500_000)", "= static(1024)"), tmp_path)
     assert printed["env_steps"] == [1024] * 4
     assert printed["nonfinite"] == [0] * 4
     assert len(set(printed["return_mean"])) > 1

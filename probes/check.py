@@ -355,6 +355,7 @@ def run(
     only: Sequence[str] = (),
     num_seeds: int = 64,
     seed: int = 0,
+    fail_fast: bool = False,
     watch: Callable[[str, list[Checked], list[Result | Skipped]], None] = lambda *_: None,
 ) -> Report:
     """Ask the oracles, then train the ladder, `num_seeds` seeds of every rung.
@@ -364,6 +365,7 @@ def run(
       only: names of oracles and rungs; without, all.
       num_seeds: seeds per rung.
       seed: the first seed's id; it draws signs, best arms and the agent's key.
+      fail_fast: stop after the first oracle that finds a fault, or the first program with a rung that fails.
       watch: told what is being done, with what is known so far.
 
     Raises UsageError, in one line, for a name that does not exist, and for a file without the contract or that raises.
@@ -387,6 +389,8 @@ def run(
         watch(f"asking {oracle.name}", checked, [])
         with named(name, module):
             checked.append(ask(oracle, module))
+        if fail_fast and checked[-1].fault:
+            return Report(name, kind, checked, [])
     probes = [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
@@ -399,12 +403,14 @@ def run(
             with named(name, module):
                 trained = train_group(module, kind, group, range(seed, seed + num_seeds))
         results |= {one.probe.name: one for one in trained}
+        if fail_fast and any(isinstance(one, Result) and not one.ok for one in trained):
+            break
     watch("", checked, in_order(results))
     return Report(name, kind, checked, in_order(results))
 
 
 def ask(oracle: Oracle, module: ModuleType) -> Checked:
-    """Ask one oracle. An optional function that raises is at fault itself; what the contract's raise is passed on."""
+    """Ask one oracle. An optional function that raises is at fault itself; what an update raises is passed on."""
     if why := missing(oracle, module):
         return Checked(oracle, None, why)
     try:
@@ -414,7 +420,7 @@ def ask(oracle: Oracle, module: ModuleType) -> Checked:
     except AssertionError as found:
         return Checked(oracle, first_line(found) or "an assertion fails")
     except Exception as error:  # the user's own code: anything can come
-        if not oracle.needs:
+        if not oracle.needs or "update" in oracle.needs:
             raise
         where = line_of(error, module.__file__)
         return Checked(

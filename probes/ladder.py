@@ -320,6 +320,19 @@ def table(rng: np.random.Generator) -> Case:
     return Case(params, Answer(value, best(rewards.argmax(1), 5)), wrong)
 
 
+@probe("AQ", "the hidden layers", tolerance=0.2, settings={"Q": {"learning_rate": 4e-2}})
+def exclusive_or(rng: np.random.Generator) -> Case:
+    """Two signs are shown; equal ones pay 1 and unequal ones -1, or the other way round. V(s) = r(s).
+
+    The best that a value linear in the two can do is their mean, 0 everywhere (Minsky & Papert 1969).
+    """
+    obs = np.array([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
+    r = rng.choice([1.0, -1.0]) * obs.prod(axis=1)
+    params = tables(obs=obs, reward=r, next=[1, 2, 3, 0], terminated=True, start=np.full(4, 0.25))
+    wrong = {"the value is linear: its hidden layers are without activation, or it does not learn": Answer(np.zeros(4))}
+    return Case(params, Answer(r), wrong)
+
+
 @probe(
     "AQ",
     "time and environment axes, or the order of a batch's fields",

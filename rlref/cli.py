@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import functools
 import io
 import json
 import os
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     probing.add_argument("--num-seeds", type=int, default=64, help="seeds per probe (default: 64)")
     probing.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")
+    probing.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     probing.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     listing = commands.add_parser("envs", help="list the environments that can be trained")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -309,8 +311,16 @@ def probe_command(options: argparse.Namespace) -> int:
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     from probes import check
 
+    run = functools.partial(
+        check.run,
+        options.agent,
+        only=options.only,
+        num_seeds=options.num_seeds,
+        seed=options.seed,
+        fail_fast=options.fail_fast,
+    )
     if options.json:
-        report = check.run(options.agent, only=options.only, num_seeds=options.num_seeds, seed=options.seed)
+        report = run()
         print(json.dumps(check.to_json(report), indent=1))
         return 0 if report.ok else 1
     from rich.console import Console, Group
@@ -322,9 +332,7 @@ def probe_command(options: argparse.Namespace) -> int:
         def watch(doing: str, oracles: list[Any], rungs: list[Any]) -> None:
             live.update(Group(probe_table(oracles, rungs), Spinner("dots", doing)))
 
-        report = check.run(
-            options.agent, only=options.only, num_seeds=options.num_seeds, seed=options.seed, watch=watch
-        )
+        report = run(watch=watch)
     console = Console(highlight=False)
     console.print(probe_table(report.oracles, report.rungs))
     console.print(check.verdict(report), style="green" if report.ok else "red", soft_wrap=True)

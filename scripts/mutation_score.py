@@ -1,0 +1,226 @@
+"""What share of planted bugs do the probes catch, and do they name the right component?
+
+    python scripts/mutation_score.py                  all bugs, and the agents themselves
+    python scripts/mutation_score.py --agent dqn      those of one agent
+    python scripts/mutation_score.py --trained        all bugs, by the trained rungs alone
+    python scripts/mutation_score.py --sample 6 --seed 0      a few, evenly from the agents; nothing is written
+
+Plants each bug of scripts/mutants.py in a copy of the agent's file and asks `rlref probe COPY --fail-fast`, as its
+owner would: oracles first, then the ladder, up to the first failure. A bug is localised if that check isolates the
+component that the bug is in. The agents themselves must pass, on three sets of 64 seeds.
+
+Writes scripts/results/mutation_score.json and the table in probes/README.md. Stopped, it goes on where it was: a row is
+made again only if the bug, the agent or the probes have changed since.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mutants import COMPONENTS, MUTANTS, Mutant
+
+from probes.ladder import LADDER
+from probes.oracles import ORACLES
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
+README = ROOT / "probes" / "README.md"
+BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
+KINDS = {"ppo": "A", "dqn": "Q", "cem": "C"}
+TIME_LIMIT = 600  # seconds
+AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
+
+
+def planted(agent: str, mutant: Mutant | None) -> str:
+    """The agent's file with the bug in it. Raises ValueError unless the bug's text occurs exactly once."""
+    source = (ROOT / "rlref" / f"{agent}.py").read_text()
+    if mutant is None:
+        return source
+    if (count := source.count(mutant.old)) != 1:
+        raise ValueError(f"{agent}, {mutant.name}: the text to be replaced occurs {count} times, not once")
+    return source.replace(mutant.old, mutant.new)
+
+
+def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str, Any]:
+    """What `rlref probe` says of a file: the first check that fails ('' if none), its kind, the verdict, seconds."""
+    own = Path(tempfile.mkdtemp(dir=folder))
+    path = own / f"{agent}.py"
+    path.write_text(source)
+    command = [sys.executable, "-m", "rlref.cli", "probe", str(path), "--fail-fast", "--json", *options]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
+    start = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIME_LIMIT, check=False, env=environment, cwd=ROOT
+        )
+    except subprocess.TimeoutExpired:
+        said = f"not done after {TIME_LIMIT} s"
+        return {"check": "time limit", "by": "time limit", "verdict": said, "seconds": TIME_LIMIT}
+    seconds = round(time.perf_counter() - start)
+    if done.returncode == 2:  # it does not run, and says where
+        said = done.stderr.strip().splitlines()[-1].replace(str(path), path.name)
+        return {"check": "error", "by": "error", "verdict": said, "seconds": seconds}
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"rlref probe ended with {done.returncode}: {done.stderr[-2000:]}")
+    report = json.loads(done.stdout)
+    failed = [
+        (check["name"], by) for by in ("oracle", "rung") for check in report[f"{by}s"] if check["status"] == "failed"
+    ]
+    check, by = failed[0] if failed else ("", "")
+    return {"check": check, "by": by, "verdict": report["verdict"].replace(str(path), path.name), "seconds": seconds}
+
+
+def localised(row: dict[str, Any]) -> bool:
+    """Whether the first check that fails is one that isolates the component that the bug is in."""
+    return row["check"] in COMPONENTS[row["agent"]][row["component"]].split()
+
+
+def catalogue(part: str) -> dict[str, dict[str, Any]]:
+    """Key -> a row without what is found: what is planted where, and the options to probe it with."""
+    rows: dict[str, dict[str, Any]] = {}
+    for agent, mutants in MUTANTS.items():
+        options: list[str] = []
+        if part == "trained":
+            options = [word for name, p in LADDER.items() if KINDS[agent] in p.kinds for word in ("--only", name)]
+        for mutant in mutants:
+            about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
+                     "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip
+            rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options, "source": planted(agent, mutant)}
+        for first in AGENT_SEEDS if part == "full" else ():
+            about = {"part": "itself", "agent": agent, "seeds": first}
+            rows[f"itself/{agent}/{first}"] = about | {
+                "options": ["--seed", str(first)], "source": planted(agent, None),
+            }  # fmt: skip
+    files = [path.read_text() for path in sorted((ROOT / "probes").glob("*.py"))]
+    for row in rows.values():
+        row["version"] = hashlib.sha256("\0".join([row["source"], *files]).encode()).hexdigest()[:16]
+    return rows
+
+
+def totals(rows: list[dict[str, Any]]) -> str:
+    """How many of the load-bearing bugs among the rows are caught, and how many of these are localised."""
+    counted = [row for row in rows if not row["equivalent"]]
+    caught = [row for row in counted if row["check"]]
+    right = sum(map(localised, caught))
+    return (
+        f"caught {len(caught)} of {len(counted)} ({len(caught) / max(len(counted), 1):.0%}), the right component named "
+        f"first in {right} of these ({right / max(len(caught), 1):.0%})"
+    )
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The score, then a table with one line per bug."""
+    full, trained, itself = ([row for row in rows if row["part"] == part] for part in ("full", "trained", "itself"))
+    by_rungs = {(row["agent"], row["mutant"]): row for row in trained}
+    lines = []
+    for name, agents in (("All three", [*MUTANTS]), *((agent.upper(), [agent]) for agent in MUTANTS)):
+        of_full, of_trained = ([row for row in part if row["agent"] in agents] for part in (full, trained))
+        line = f"- {name}: {totals(of_full)}."
+        if of_trained:
+            line += f" By the trained rungs alone: {totals(of_trained)}."
+        if own := [row for row in itself if row["agent"] in agents]:
+            line += (
+                f" Unchanged: {sum(not row['check'] for row in own)} of {len(own)} sets of 64 seeds pass every check."
+            )
+        lines.append(line)
+    seconds = {part: sum(row["seconds"] for row in each) / os.cpu_count() / 60
+               for part, each in (("oracles and ladder", full + itself), ("trained rungs alone", trained))}  # fmt: skip
+    lines += [
+        "- " + "; ".join(f"{part}: {x:.0f} minutes of {os.cpu_count()} cores" for part, x in seconds.items()) + "."
+    ]
+    first = {row["check"] for row in full + trained}
+    if idle := [name for name in (*ORACLES, *LADDER) if name not in first]:
+        lines += [f"- No planted bug fails these first: {', '.join(idle)}."]
+    lines += [
+        "",
+        "| agent | planted bug | component | fails first | right | s | first trained rung | right |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(full, key=lambda row: (bool(row["equivalent"]), row["later"])):
+        name = row["mutant"] + (f" (not counted: {row['equivalent']})" if row["equivalent"] else "")
+        name += " (so declared after the first run)" if row["later"] else ""
+        cells = [row["agent"].upper(), name, row["component"]]
+        for found in (row, by_rungs.get((row["agent"], row["mutant"]))):
+            if found is None:
+                cells += ["", ""]
+                continue
+            cells += [found["check"] or "nothing", ("yes" if localised(found) else "no") if found["check"] else ""]
+            if found is row:
+                cells.append(str(row["seconds"]))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(rows: dict[str, dict[str, Any]]) -> None:
+    """The results, and the table in probes/README.md."""
+    known = [key for part in ("full", "trained") for key in catalogue(part)]
+    kept = {key: rows[key] for key in known if key in rows}
+    RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    before, rest = README.read_text().split(BEGIN)
+    README.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="bugs whose name contains one of these words")
+    parser.add_argument("--agent", choices=tuple(MUTANTS), action="append", help="may be repeated")
+    parser.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
+    parser.add_argument("--sample", type=int, metavar="N", help="so many bugs, evenly from the agents")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="files probed at a time")
+    options = parser.parse_args()
+
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    todo = {
+        key: row
+        for key, row in catalogue("trained" if options.trained else "full").items()
+        if row["agent"] in (options.agent or MUTANTS)
+        and (not options.words or any(word in row.get("mutant", "") for word in options.words))
+    }
+    if options.sample is None:
+        todo = {key: row for key, row in todo.items() if rows.get(key, {}).get("version") != row["version"]}
+    else:
+        bugs = [key for key, row in todo.items() if not row.get("equivalent", "unchanged")]
+        random.Random(options.seed).shuffle(bugs)
+        by_agent = [[key for key in bugs if todo[key]["agent"] == agent] for agent in MUTANTS]
+        turns = [key for turn in itertools.zip_longest(*by_agent) for key in turn if key]
+        todo = {key: todo[key] for key in turns[: options.sample]}
+
+    done = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
+    ):
+
+        def run(key: str, row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+            source, arguments = row.pop("source"), row.pop("options")
+            return key, row | probe(row["agent"], source, Path(folder), arguments)
+
+        for future in concurrent.futures.as_completed([pool.submit(run, key, row) for key, row in todo.items()]):
+            key, row = future.result()
+            done.append(row)
+            wrong = row["check"] and "mutant" in row and not localised(row)
+            said = "passes" if not row["check"] else row["check"] + (", the wrong component" if wrong else "")
+            print(f"{len(done)} of {len(todo)}, {row['seconds']} s, {key}: {said}", flush=True)
+            if options.sample is None:
+                rows[key] = row
+                write(rows)
+    bugs_done = [row for row in done if row["part"] != "itself"]
+    print(totals(bugs_done))
+    missed = [row for row in bugs_done if not row["equivalent"] and not row["check"]]
+    alarms = [row for row in done if row["part"] == "itself" and row["check"]]
+    return 1 if missed or alarms else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -167,7 +167,8 @@ PPO = [
     Mutant(
         "advantage normalised over the wrong axis",
         "    batch = flat(Batch(rollout.obs",
-        "    advantage = (advantage - advantage.mean(1, keepdims=True)) / (advantage.std(1, keepdims=True) + 1e-8)\n    batch = flat(Batch(rollout.obs",
+        "    advantage = (advantage - advantage.mean(1, keepdims=True)) / (advantage.std(1, keepdims=True) "
+        "+ 1e-8)\n    batch = flat(Batch(rollout.obs",
         "batch",
     ),
     Mutant(
@@ -549,7 +550,8 @@ DQN = [
     Mutant(
         "time and environment axes swapped for rewards",
         "    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)",
-        "    block = replace(block, reward=block.reward.T)\n    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)",
+        "    block = replace(block, reward=block.reward.T)\n"
+        "    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)",
         "replay",
     ),
     Mutant("write index stuck", "cycle * shape[1] % capacity, num_envs)", "cycle * 0, num_envs)", "replay"),
@@ -608,7 +610,8 @@ DQN = [
     Mutant(
         "rewards shifted by their mean",
         "target = targets(task, state.target_params,",
-        "batch = batch._replace(reward=batch.reward - batch.reward.mean())\n        target = targets(task, state.target_params,",
+        "batch = batch._replace(reward=batch.reward - batch.reward.mean())\n"
+        "        target = targets(task, state.target_params,",
         "targets",
     ),
     Mutant("learning-rate schedule inverted", "(1 - step / num_updates)", "(step / num_updates)", "learning rate"),
@@ -992,13 +995,16 @@ CEM = [
     Mutant(
         "extra variance inside the smoothing",
         "fitted = refit(candidates, elite)",
-        "fitted = refit(candidates, elite)\n    fitted = fitted[0], fitted[1] - config.smoothing * extra_variance_at(config, step) / (1 - config.smoothing)",
+        "fitted = refit(candidates, elite)\n"
+        "    fitted = fitted[0], fitted[1] - config.smoothing * extra_variance_at(config, step)"
+        " / (1 - config.smoothing)",
         "smoothing",
     ),
     Mutant(
         "smoothing of the std",
         "    new = State(mean,",
-        "    s = config.smoothing\n    variance = (s * jnp.sqrt(state.variance) + (1 - s) * jnp.sqrt(fitted[1])) ** 2\n    new = State(mean,",
+        "    s = config.smoothing\n"
+        "    variance = (s * jnp.sqrt(state.variance) + (1 - s) * jnp.sqrt(fitted[1])) ** 2\n    new = State(mean,",
         "smoothing",
     ),
     Mutant(

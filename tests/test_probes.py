@@ -434,41 +434,52 @@ def planted(tmp_path, old, new, agent=ppo):
     return str(path)
 
 
-# Each oracle with a fault that it is to find.
+# Each oracle with a fault that it is to find: alone, or of those that share one program, all at once.
 FAULTS = {ppo: [
     ("advantages", "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"),
     ("categorical", "return -jnp.sum(jnp.exp(self.log_probs)", "return -jnp.mean(jnp.exp(self.log_probs)"),
     ("gaussian", "return jnp.sum(-0.5 * z**2", "return jnp.mean(-0.5 * z**2"),
     ("each_sample_once", "order = jnp.sort(", "order = ("),
+    ("running_moments", "+ delta**2 * share * (1 - share)", ""),
+    ("normalised", "(x - moments.mean) / jnp.sqrt", "x / jnp.sqrt"),
+    ("reward_scaling", "return jnp.where(x[1], 0.0, total), total", "return total, total"),
     ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
+    ("shown_features", "(255 if obs.dtype == jnp.uint8 else 1)", "1"),
+    ("dormant_units", "score <= tau * score.mean()", "score <= tau"),
+    ("noise_scale", "(1 - 0.9**adam.count)", "1.0"),
+    ("summaries", "mean = x.sum(where=where) / count", "mean = x.mean()"),
     ("surrogate", "-jnp.minimum(ratio", "-jnp.maximum(ratio"),
-    ("fresh_randomness", "collect(task, replace(state, key=key), key_collect)", "collect(task, state, key_collect)"),
-    ("episode_metrics", "jnp.where(ended, 0.0, total)", "total"),
-    ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": part.policy.kl(policy).sum()'),
-    ("first_ratio", "log_prob = policy.log_prob(action)\n", "log_prob = 0.9 * policy.log_prob(action)\n"),
-    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
+    ("gradient_steps", "optax.clip_by_global_norm(config.max_grad_norm)", "optax.identity()"),
+    ("transitions", 'info["final_observation"], terminated', "next_obs, terminated"),
+    ("clipped_actions", "space.low, space.high).astype(space.dtype)", "-1.0, 1.0).astype(space.dtype)"),
+    ("boxed_transitions", "return distribution.mean[0], jnp.exp(", "return distribution.mean[0], (2 * "),
+    ("means_of_steps", "x.mean(where=applied > 0)", "x.mean()"),
+    ("learned_batch", "rollout.log_prob, value, advantage, target))", "rollout.log_prob, value, advantage.T, target))"),
+    ("statistics_seen", "rollout.obs[1:], state.obs[None]", "rollout.obs[:1], state.obs[None]"),
+    ("keys_used_once", "collect(task, replace(state, key=key), key_collect)", "collect(task, state, key_collect)"),
 ], dqn: [
     ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
+    ("shown_features", "jax.nn.one_hot(obs, space.n)", "jax.nn.one_hot(obs + 1, space.n)"),
+    ("dormant_units", "score <= tau * score.mean()", "score >= tau * score.mean()"),
+    ("summaries", "jnp.sqrt(((x - mean) ** 2).sum(where=where) / count)", "jnp.sqrt(((x - mean) ** 2).mean())"),
     ("next_state_values", "taken(target_q, online_q.argmax(axis=-1))", "taken(online_q, target_q.argmax(axis=-1))"),
     ("exploration", "progress * (config.end_e - config.start_e)", "progress * config.end_e"),
     ("replay_slots", "(row + k) % capacity", "jnp.minimum(row + k, capacity - 1)"),
+    ("replay_draws", "jax.random.bits(key_replay, (cycles + 1, config.batch_size))",
+     "jnp.repeat(jax.random.bits(key_replay, (1, config.batch_size)), cycles + 1, axis=0)"),
     ("sampled_returns", "jnp.where(buffer.terminated[last]", "jnp.where(ended[:, -1]"),
     ("sampled_returns", "counted &= ~ended[:, k]", "counted &= ~buffer.terminated[index[:, k]]"),
     ("td_loss", "return error.mean(), q", "return error.sum(), q"),
-    ("fresh_randomness", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
-    ("episode_metrics", "jnp.where(ended, new, x), new_episodes", "jnp.where(False, new, x), new_episodes"),
-    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
-    ("fresh_actions", "jax.random.bits(key_replay,", "jax.random.bits(jax.random.key(0),"),
-    ("every_parameter_moves", "update(gradient, state.opt_state)", "update(gradient, task.optimizer.init(params))"),
-    ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
-    ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
-     "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
     ("storage", "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)",
      "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1, bitorder='little')"),
+    ("dueling_heads", "- outputs.mean(axis=-1, keepdims=True)", ""),
+    ("evaluated", "epsilon_greedy(value(state, obs), 0.0)", "epsilon_greedy(value(state, obs), 0.1)"),
+    ("collected_steps", "jnp.where(uniform < epsilon, random_action,", "jnp.where(uniform > epsilon, random_action,"),
+    ("optimiser", "optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)", "pass"),
+    ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),
+    ("keys_used_once", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
     ("newest_parameters", "targets(task, state.target_params, unravel(params)",
      "targets(task, state.target_params, state.params"),
-    ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),
-    ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
 ], cem: [
     ("selection", "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
      "score >= score[order[jnp.int32(num_elites) - 1]]"),
@@ -478,10 +489,39 @@ FAULTS = {ppo: [
     ("divergences", "digamma((num_elites - 1) / 2)", "digamma(num_elites / 2)"),
     ("first_episodes", "alive & ~(terminated | truncated)", "alive & ~terminated"),
     ("actions", "(high + low) / 2 + (high - low) / 2 * squashed", "squashed"),
+    ("shown_features", "scale = 255 if", "scale = 127 if"),
+    ("dense_layers", "return x @ kernel + bias", "return x @ kernel"),
+    ("policy_outputs", "x = activation(dense(x, kernel, bias))", "x = dense(x, kernel, bias)"),
+    ("keys_used_once", "jax.random.normal(key_noise,", "jax.random.normal(key_rollout,"),
+]}  # fmt: skip
+TOGETHER = {ppo: [
+    ("fresh_randomness", "jax.random.split(key_env, shape)",
+     "jnp.broadcast_to(jax.random.split(key_env, (1, shape[1])), shape)"),
+    ("episode_metrics", "jnp.where(ended, 0.0, total)", "total"),
+    ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": policy.kl(part.policy).mean()'),
+    ("known_targets", '"value_bias": (batch.target - batch.value).mean()', '"value_bias": batch.target.mean()'),
+    ("first_ratio", "log_prob = policy.log_prob(action)\n", "log_prob = 0.9 * policy.log_prob(action)\n"),
+    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
+    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([*means", "~jnp.isinf(jnp.stack([*means"),
+], dqn: [
+    ("fresh_randomness", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
+    ("episode_metrics", "jnp.where(ended, new, x), new_episodes", "jnp.where(False, new, x), new_episodes"),
+    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
+    ("fresh_actions", "jax.random.bits(key_replay,", "jax.random.bits(jax.random.key(0),"),
+    ("every_parameter_moves", "update(gradient, state.opt_state)", "update(gradient, task.optimizer.init(params))"),
+    ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
+    ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
+     "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
+    ("known_q_targets", "jnp.where(truncated & ~terminated, q_taken, reward)", "reward"),
+    ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
+    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums]))",
+     "~jnp.isfinite(jnp.zeros_like(steps.reward[:1]))"),
+], cem: [
     ("fresh_rollouts", "jax.random.split(key_eval,", "jax.random.split(key_rollout,"),
     ("search_distribution", "fitted = refit(candidates, elite)",
      "fitted = refit(candidates, elite)[0], ((candidates - state.mean) ** 2).mean(axis=0, where=elite[:, None])"),
     ("known_c_metrics", "concatenate([mean[None]", "concatenate([state.mean[None]"),
+    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([returns.sum(),", "~jnp.isfinite(jnp.stack([jnp.float32(0),"),
     ("searches_apart", "State(jnp.zeros(task.num_params), variance, key,",
      "State(jnp.zeros(task.num_params), variance, jax.random.key(0),"),
 ]}  # fmt: skip
@@ -494,7 +534,8 @@ def test_agents_pass_every_oracle(agent):
     report = check.run(agent, only=own)
     assert [(c.oracle.name, c.fault, c.why) for c in report.oracles] == [(name, "", "") for name in own]
     # Two have tests of their own below.
-    assert set(own) - {"every_parameter_moves", "seeds_apart"} <= {name for name, _, _ in FAULTS[agent]}
+    faulty = {name for name, *_ in FAULTS[agent] + TOGETHER[agent]}
+    assert set(own) - {"every_parameter_moves", "seeds_apart"} <= faulty
 
 
 @pytest.mark.parametrize(
@@ -504,6 +545,29 @@ def test_each_oracle_fails_on_a_planted_fault(agent, name, old, new, tmp_path):
     report = check.run(planted(tmp_path, old, new, agent), only=[name])
     assert [c.oracle.name for c in report.failures] == [name]
     assert f"FAIL at {name}: look at {oracles.ORACLES[name].isolates}." in check.verdict(report)
+
+
+@pytest.mark.parametrize("agent", TOGETHER, ids=lambda agent: agent.__name__)
+def test_oracles_of_one_program_fail_on_faults_planted_together(agent, tmp_path):
+    source = Path(agent.__file__).read_text()
+    for _, old, new in TOGETHER[agent]:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    (tmp_path / "planted.py").write_text(source)
+    names = [name for name, *_ in TOGETHER[agent]]
+    report = check.run(str(tmp_path / "planted.py"), only=names)
+    assert sorted(c.oracle.name for c in report.failures) == sorted(names)
+
+
+def test_fail_fast_stops_at_the_first_fault(tmp_path):
+    path = planted(tmp_path, "gamma * jnp.where(terminated, 0.0, next_value)", "gamma * next_value")
+    report = check.run(path, fail_fast=True)
+    assert [(c.oracle.name, bool(c.fault)) for c in report.oracles] == [("advantages", True)]
+    assert report.rungs == []
+    # constant and pixels train in different programs.
+    report = check.run(path, only=["constant", "pixels"], num_seeds=3, fail_fast=True)
+    assert [r.probe.name for r in report.failures] == ["constant"]
+    assert [r.probe.name for r in report.rungs] == ["constant"]
 
 
 def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):

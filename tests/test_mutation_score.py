@@ -1,0 +1,104 @@
+"""The mutation score's own machinery, and a few planted bugs through all of it."""
+
+import collections
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import mutants  # noqa: E402
+import mutation_score  # noqa: E402
+
+from probes.ladder import LADDER  # noqa: E402
+from probes.oracles import ORACLES  # noqa: E402
+
+
+def test_every_bug_of_the_catalogue_can_be_planted():
+    rows = mutation_score.catalogue("full").values()  # raises where a text does not occur exactly once
+    counted = collections.Counter(row["agent"] for row in rows if row["part"] == "full" and not row["equivalent"])
+    assert all(counted[agent] >= least for agent, least in {"ppo": 24, "dqn": 22, "cem": 18}.items())
+    for list_ in mutants.MUTANTS.values():
+        assert len({mutant.name for mutant in list_}) == len(list_)
+        assert sum(bool(mutant.equivalent) for mutant in list_) <= 0.1 * len(list_)
+
+
+def test_a_bug_whose_text_is_gone_or_ambiguous_stops_the_script(monkeypatch):
+    for old, count in (("no such text", 0), ("jnp.", (SCRIPTS.parent / "rlref" / "ppo.py").read_text().count("jnp."))):
+        bug = mutants.Mutant("a bug", old, "", "rollout")
+        with pytest.raises(ValueError, match=f"ppo, a bug: the text to be replaced occurs {count} times, not once"):
+            mutation_score.planted("ppo", bug)
+
+
+def test_every_component_is_isolated_by_checks_of_its_agent():
+    for agent, components in mutants.COMPONENTS.items():
+        assert {mutant.component for mutant in mutants.MUTANTS[agent]} <= components.keys()
+        for names in components.values():
+            kinds = [(ORACLES.get(name) or LADDER[name]).kinds for name in names.split()]
+            assert all(mutation_score.KINDS[agent] in each for each in kinds)
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """The script with files of its own, and a probe that does nothing but note what it was given."""
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{mutation_score.BEGIN}old\n{mutation_score.END}after\n")
+    monkeypatch.setattr(mutation_score, "README", readme)
+    monkeypatch.setattr(mutation_score, "RESULTS", tmp_path / "results.json")
+    probed = []
+
+    def probe(agent, source, folder, options):
+        probed.append((agent, options))
+        bug = source != (SCRIPTS.parent / "rlref" / f"{agent}.py").read_text()
+        return {"check": "selection" if bug else "", "by": "oracle" if bug else "", "verdict": "", "seconds": 1}
+
+    monkeypatch.setattr(mutation_score, "probe", probe)
+
+    def run(*arguments):
+        probed.clear()
+        monkeypatch.setattr(sys, "argv", ["mutation_score.py", "--agent", "cem", *arguments])
+        return mutation_score.main(), len(probed), readme.read_text()
+
+    return run
+
+
+def test_a_stopped_run_goes_on_where_it_was(results, monkeypatch):
+    number = len(mutants.MUTANTS["cem"])
+    code, probed, _ = results("elites")  # of which there are a few
+    assert code == 0
+    assert 0 < probed < number
+    code, rest, said = results()
+    assert (code, probed + rest) == (0, number + 3)
+    assert said.startswith("before\n")
+    assert said.endswith("after\n")
+    assert "- CEM: caught " in said
+    assert "Unchanged: 3 of 3 sets of 64 seeds pass every check." in said
+    assert results()[1] == 0
+    monkeypatch.setitem(mutants.MUTANTS, "cem", [mutants.MUTANTS["cem"][0]._replace(new="-jnp.argsort(score)")])
+    assert results()[1] == 1
+
+
+def test_a_bug_that_nothing_catches_fails_the_script_and_shows_in_the_table(results, monkeypatch):
+    monkeypatch.setattr(mutation_score, "probe", lambda *_: {"check": "", "by": "", "verdict": "PASS", "seconds": 1})
+    code, _, said = results("lowest")
+    assert code == 1
+    assert "| CEM | lowest scores as elites | elites | nothing |  | 1 |" in said
+    assert "- CEM: caught 0 of 1 (0%)" in said
+
+
+@pytest.mark.timeout(400)
+def test_a_sample_of_the_bugs_is_caught():
+    command = [sys.executable, str(SCRIPTS / "mutation_score.py"), "--sample", "6", "--seed", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=390, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "caught 6 of 6 (100%)" in done.stdout
+
+
+def test_results_are_of_this_catalogue():
+    rows = json.loads(mutation_score.RESULTS.read_text())
+    wanted = mutation_score.catalogue("full")
+    assert rows.keys() >= wanted.keys()

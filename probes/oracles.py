@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -110,6 +110,13 @@ def close(what: str, got: Any, wanted: Any, tolerance: float = 1e-4) -> None:
         at = tuple(np.argwhere(wrong)[0])
         where = f" at {[int(i) for i in at]}" if at else ""
         raise AssertionError(f"{what} is {got[at]:.5g}{where}, and should be {wanted[at]:.5g}")
+
+
+def rows_apart(forward: Callable[[jax.Array], Any], obs: jax.Array) -> None:
+    """Raise AssertionError unless what a network says of an observation is the same whatever others are beside it."""
+    together, alone = forward(obs), [forward(obs[i : i + 1]) for i in range(len(obs))]
+    for x, *each in zip(*map(jax.tree.leaves, (together, *alone)), strict=True):
+        close("what the network says of observations, each of which it is shown alone", x, np.concatenate(each), 1e-3)
 
 
 # Functions of the agent's file.
@@ -251,6 +258,38 @@ def shown_features(module: ModuleType) -> None:
     close("the sum of features of an image with one pixel of 255", np.asarray(shown).sum(), 1.0)
 
 
+@oracle(
+    "AQ", "the network on images: convolutions and their strides", make_task="config env env_params", init="task key"
+)
+def convolved_images(module: ModuleType) -> None:
+    """Values of images are those of the layers written out: windows of each size, as far apart as the stride says."""
+    rng = np.random.default_rng(0)
+    obs = rng.integers(256, size=(1, 10, 7, 2)).astype(np.uint8)
+    params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
+    windows = ((4, 3, 2), (5, 2, 1))
+    config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu")
+    state = module.init(module.make_task(config, Tabular(params), params), jax.random.key(0))
+    layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
+    head = "value_head" if "value_head" in layers else "head"
+    convolutions = sorted(name for name in layers if "conv" in name)
+    hidden = [name for name in layers if name not in convolutions and not name.endswith("head")]
+    if len(convolutions) != 2 or len(hidden) != 1 or head not in layers:
+        raise CannotAskError(f"its layers are {', '.join(layers)}")
+    x = obs[0] / 255
+    for name, (features, size, stride) in zip(convolutions, windows, strict=True):
+        height, width = ((n - size) // stride + 1 for n in x.shape[:2])
+        kernel, out = layers[name]["kernel"].reshape(size, size, -1, features), np.zeros((height, width, features))
+        for row, column in itertools.product(range(height), range(width)):
+            window = x[row * stride : row * stride + size, column * stride : column * stride + size]
+            out[row, column] = np.einsum("hwc,hwcf->f", window, kernel)
+        x = np.maximum(out + layers[name]["bias"], 0)
+    close("how many numbers of an image reach the hidden layer", len(layers[hidden[0]]["kernel"]), x.size)
+    x = np.maximum(x.reshape(-1) @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"], 0)
+    wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
+    value = np.asarray(module.make(config, Tabular(params), params).value(state, jnp.asarray(obs[0])))
+    close("the value of an image", value, wanted.reshape(value.shape))
+
+
 @oracle("AQ", "dormant units", dormant_fraction="hidden tau")
 def dormant_units(module: ModuleType) -> None:
     """Units whose mean |activation| is at most tau of their layer's, counted over all layers alike."""
@@ -287,6 +326,26 @@ def summaries(module: ModuleType) -> None:
                 close(f"summary's {how} of {chosen}", got[f"x_{how}"], getattr(np.array(chosen), how)())
             elif not np.isnan(got[f"x_{how}"]):
                 raise AssertionError(f"summary's {how} of nothing is {got[f'x_{how}']}; it is undefined, NaN")
+
+
+@oracle(
+    "A",
+    "the network: what it says of one observation depends on the others in the batch, or its policy is none",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+)
+def observations_apart(module: ModuleType) -> None:
+    """Policy and value of an observation are the same alone and in a batch; probabilities add up to 1."""
+    params = tables(obs=[[0.3, -0.5]], reward=[[0.0] * 5], next=[0])
+    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(params), params)
+    weights = module.init(task, jax.random.key(0)).params
+    weights = jax.tree.map(lambda x: x + 0.3, weights)  # where the policy is not nearly uniform
+    obs = jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]])
+    rows_apart(partial(module.forward, task, weights, None), obs)
+    policy, _ = module.forward(task, weights, None, obs)
+    total = sum(np.exp(np.asarray(policy.log_prob(jnp.full(3, action)))) for action in range(5))
+    close("the sum of the probabilities of all actions", total, np.ones(3))
 
 
 @oracle(
@@ -453,6 +512,10 @@ CYCLE = tables(
     truncated=[0, 0, 0, 1],
     after=[-1, 2, -1, 0],
 )
+
+# Rewards by action alone: +1 or -1, the same in both tables but for the action.
+COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, terminated=True)
+SECOND = tables(obs=np.zeros((4, 4)), reward=[[-1.0, 1.0]] * 4, next=[0] * 4, terminated=True)
 
 # States that are told apart by what they show, as are rewards by state and action; both endings occur.
 IDS = tables(
@@ -826,13 +889,13 @@ def policy_outputs(module: ModuleType) -> None:
     arms = tables(obs=obs, reward=np.zeros((7, 5)), next=[0] * 7)
     for env, env_params in ((Tabular(arms), arms), (Lopsided(params), params), (Whole(params), params)):
         for activation, squash in (("tanh", np.tanh), ("relu", lambda x: np.maximum(x, 0))):
-            config = configure(module, hidden_sizes=(4,), activation=activation)
+            config = configure(module, hidden_sizes=(4, 6), activation=activation)
             task = module.make_task(config, env, env_params)
             if not hasattr(task, "unflatten"):
                 raise CannotAskError("its task has no unflatten")
-            candidate = jnp.asarray(rng.normal(size=3 * 4 + 4 + 4 * 5 + 5), jnp.float32)
-            (kernel, bias), (last, last_bias) = [[np.asarray(x) for x in layer] for layer in task.unflatten(candidate)]
-            outputs = squash(obs @ kernel + bias) @ last + last_bias
+            candidate = jnp.asarray(rng.normal(size=4 * 4 + 5 * 6 + 7 * 5), jnp.float32)
+            *hidden, (kernel, bias) = [[np.asarray(x) for x in layer] for layer in task.unflatten(candidate)]
+            outputs = functools.reduce(lambda x, layer: squash(x @ layer[0] + layer[1]), hidden, obs) @ kernel + bias
             if env_params is arms:
                 wanted = outputs.argmax(-1)
             elif isinstance(env, Whole):
@@ -843,9 +906,7 @@ def policy_outputs(module: ModuleType) -> None:
                 assert isinstance(env, Lopsided)
                 wanted = env.low + (env.high - env.low) * (np.tanh(outputs) + 1) / 2
             got = module.act(task, candidate, jnp.asarray(obs))
-            close(
-                f"the action in {env.action_space(None)} of a policy with a hidden layer of {activation}", got, wanted
-            )
+            close(f"the action in {env.action_space(None)} of a policy with hidden layers of {activation}", got, wanted)
 
 
 @oracle(
@@ -869,6 +930,153 @@ def actions(module: ModuleType) -> None:
     blind = np.asarray(jax.vmap(lambda p: module.act(task, p, jnp.zeros((1, 3))))(drawn))
     if blind.std(axis=0).min() < 0.1:
         raise AssertionError("where observations are 0, policies of all parameters act alike: they have no bias")
+
+
+class Generation(NamedTuple):
+    """One generation of CEM on returns that are known for every candidate."""
+
+    mean: np.ndarray
+    """`[D]`, as `variance`: of the Gaussian before"""
+    variance: np.ndarray
+    new: Any
+    """the state after it"""
+    metrics: dict[str, np.ndarray]
+    candidates: np.ndarray
+    """`[41, D]`"""
+    returns: np.ndarray
+    """`[41, 3]`; only the first episode of each ended within its time"""
+    tried: np.ndarray
+    """candidates that were played once more"""
+    again: np.ndarray
+    """their returns"""
+    elite: np.ndarray
+    """the 8 with the highest mean return"""
+
+    @property
+    def score(self) -> np.ndarray:
+        return self.returns.mean(axis=1)
+
+    def refit(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.candidates[self.elite].mean(axis=0), self.candidates[self.elite].var(axis=0)
+
+    def smoothed(self) -> tuple[np.ndarray, np.ndarray]:
+        """The new mean and variance: smoothing .25, and .3 of extra variance."""
+        mean, variance = self.refit()
+        return 0.25 * self.mean + 0.75 * mean, 0.25 * self.variance + 0.75 * variance + 0.3
+
+
+GENERATION = {
+    "make_task": "config env env_params",
+    "init": "task key",
+    "rollout": "task candidates keys",
+    "update": "task state step",
+}
+
+
+@functools.cache
+def generation(module: ModuleType) -> Generation:
+    """Generation 4 of 20, with a `rollout` that knows what each candidate is worth."""
+    names = ("population_size", "elite_fraction", "num_rollouts", "num_eval_rollouts", "smoothing", "num_generations")
+    sizes = dict(zip(names, (41, 0.2, 3, 5, 0.25, 20), strict=True))
+    config = configure(module, **sizes, extra_variance=0.5, extra_variance_fraction=0.5, hidden_sizes=())
+    task = module.make_task(config, Tabular(SECOND), SECOND)
+    rng = np.random.default_rng(0)
+    mean, variance, weight = rng.normal(size=10), rng.random(10) + 0.5, jnp.asarray(rng.normal(size=10), jnp.float32)
+    state = module.init(task, jax.random.key(0))
+    for name, x in (("mean", mean), ("variance", variance), ("env_steps", 1000)):
+        state = dataclasses.replace(state, **{name: jnp.asarray(x, part(state, name).dtype)})
+    played: list[Any] = []
+
+    def rollout(task: Any, candidates: jax.Array, keys: jax.Array) -> Any:
+        worth, number = (candidates @ weight)[:, None], jnp.arange(1, 1 + len(keys))
+        returns = worth + jnp.sin(50 * worth * number)
+        played.append((candidates, returns))
+        return returns, jnp.broadcast_to(number, returns.shape), jnp.broadcast_to(number == 1, returns.shape)
+
+    @jax.jit
+    def watched(state: Any) -> Any:
+        return *module.update(task, state, jnp.int32(4)), played
+
+    with mock.patch.object(module, "rollout", rollout):
+        new, metrics, calls = jax.device_get(watched(state))
+    if [len(call[0]) for call in calls][:1] != [41] or len(calls) != 2:
+        raise CannotAskError("its generation plays candidates in another way")
+    (candidates, returns), (tried, again) = [[np.asarray(x, np.float64) for x in call] for call in calls]
+    elite = np.argsort(-returns.mean(axis=1))[:8]
+    return Generation(mean, variance, new, metrics, candidates, returns, tried, again, elite)
+
+
+@oracle("C", "the candidates: their mean, their spread, or their number of rollouts", **GENERATION)
+def drawn_candidates(module: ModuleType) -> None:
+    """Each candidate is drawn from the Gaussian before, and plays as many episodes as is set."""
+    found = generation(module)
+    close("the shape of the returns, candidates by rollouts", found.returns.shape, (41, 3))
+    normal = (found.candidates - found.mean) / np.sqrt(found.variance)
+    if not 0.7 < (normal**2).mean() < 1.3:  # 410 squares of standard normal draws: within .3 but once in 50,000
+        raise AssertionError(f"candidates vary {(normal**2).mean():.2f} x as much as the Gaussian they are drawn from")
+
+
+@oracle("C", "the score, the elites, the smoothing, or the extra variance", **GENERATION)
+def next_gaussian(module: ModuleType) -> None:
+    """The candidates with the highest mean return make the new Gaussian, cut episodes counted like others."""
+    found = generation(module)
+    mean, variance = found.smoothed()
+    close("the new mean", found.new.mean, mean, 1e-3)
+    close("the new variance", found.new.variance, variance, 1e-3)
+
+
+@oracle("C", "the evaluation: of the new mean, and of elites on fresh keys", **GENERATION)
+def evaluated_gaussian(module: ModuleType) -> None:
+    """Played once more are the new mean, which `mean_policy_return` is of, and elites, for the selection bias."""
+    found = generation(module)
+    close("what is evaluated first: the new mean", found.tried[0], found.new.mean)
+    close("the number of episodes of an evaluation", found.again.shape[1], 5)
+    some = np.argmin(np.abs(found.tried[1:, None] - found.candidates).sum(-1), axis=1)
+    if not set(some) <= set(found.elite):
+        raise AssertionError("what is tried once more for the selection bias are not elites")
+    wanted = {
+        "mean_policy_return": found.again[0].mean(),
+        "selection_bias": (found.score[some] - found.again[1:].mean(axis=1)).mean(),
+    }
+    for name, x in emitted(found.metrics, *wanted).items():
+        close(name, x, wanted[name], 1e-3)
+
+
+@oracle("C", "a metric of a generation", **GENERATION)
+def generation_metrics(module: ModuleType) -> None:
+    """Scores, lengths, step counts, entropy and KL, written out."""
+    found = generation(module)
+    score, got = found.score, found.metrics
+
+    def terms(mean: np.ndarray, variance: np.ndarray) -> tuple[float, float]:
+        ratio = variance / found.variance
+        return ((mean - found.mean) ** 2 / found.variance).sum() / 2, (ratio - 1 - np.log(ratio)).sum() / 2
+
+    of_mean, of_variance = terms(*found.smoothed())
+    entropy = np.log(2 * math.pi * math.e * found.variance).sum() / 2
+    wanted = {
+        "env_steps": 1000 + 41 * (1 + 2 + 3),
+        "episodes": 41,
+        "extra_variance": 0.3,
+        "return_count": 41,
+        "elite_mean": score[found.elite].mean(),
+        "elite_threshold": score[found.elite].min(),
+        "length_mean": 2.0,
+        "length_std": 0.0,
+        "kl": of_mean + of_variance,
+        "kl_mean_term": of_mean,
+        "kl_variance_term": of_variance,
+        "kl_refit": sum(terms(*found.refit())),
+        "std_min": np.sqrt(found.variance).min(),
+        "std_mean": np.sqrt(found.variance).mean(),
+        "entropy": entropy,
+        "relative_entropy": entropy / 10,
+    }
+    wanted |= {f"return_{how}": getattr(score, how)() for how in ("mean", "std", "min", "max")}
+    if {"kl_refit", "kl_floor"} <= got.keys():
+        wanted["kl_excess"] = got["kl_refit"] - got["kl_floor"]
+    for name, x in emitted(got, *wanted).items():
+        close(name, x, wanted[name], 1e-3)
 
 
 BUFFER = "obs action reward terminated truncated next_obs"
@@ -912,42 +1120,55 @@ def replay_slots(module: ModuleType) -> None:
             raise AssertionError(f"{case}, some are sampled less often than others, or never")
 
 
-@oracle(
-    "Q",
-    "which transitions are sampled",
-    make_task="config env env_params",
-    init="task key",
-    replay_indices="bits rows capacity num_envs n_step",
-    update="task num_updates state step",
-)
-def replay_draws(module: ModuleType) -> None:
-    """Each gradient step draws anew, from the rows written by its own end."""
+def asked_by_update(module: ModuleType, name: str) -> list[Any]:
+    """The arguments, but for settings, that update 3 of 20 gives a function: 5 cycles of 2 steps in 7 environments.
+
+    Raises CannotAskError if it gives them by name.
+    """
     settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 5, "hidden_sizes": (16,), "batch_size": 31,
                 "buffer_size": 280, "learning_starts": 70, "target_network_frequency": 70, "n_step": 1,
                 "total_timesteps": 1400}  # fmt: skip
     task = module.make_task(configure(module, **settings), Tabular(IDS), IDS)
-    asked: list[Any] = []
+    original, asked = getattr(module, name), []
 
-    def replay_indices(*arguments: Any, **named: Any) -> Any:
+    def spy(*arguments: Any, **named: Any) -> Any:
         if named:
-            raise CannotAskError("its update calls replay_indices with keywords")
-        asked.append(arguments)
+            raise CannotAskError(f"its update calls {name} with keywords")
+        asked.append([x for x in arguments if not isinstance(x, module.Config)])
         return original(*arguments)
 
     @jax.jit
     def watched(state: Any) -> Any:  # without what follows: only what is asked for is computed
         module.update(task, 20, state, jnp.int32(3))
-        return [(bits, jnp.asarray(rows)) for bits, rows, *_ in asked], [x[2:] for x in asked]
+        return asked
 
-    original = module.replay_indices
-    with mock.patch.object(module, "replay_indices", replay_indices):
-        draws, given = jax.device_get(watched(module.init(task, jax.random.key(0))))
-    bits, rows = draws[0]
-    if bits.shape != (5, 31) or any(x != (40, 7, 1) for x in map(tuple, np.asarray(given).tolist())):
+    with mock.patch.object(module, name, spy):
+        found: list[Any] = jax.device_get(watched(module.init(task, jax.random.key(0))))
+    if not found:
+        raise CannotAskError(f"its update does not call {name}")
+    return found
+
+
+WATCHED = {"make_task": "config env env_params", "init": "task key", "update": "task num_updates state step"}
+
+
+@oracle("Q", "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step", **WATCHED)
+def replay_draws(module: ModuleType) -> None:
+    """Each gradient step draws anew, from the rows written by its own end."""
+    asked = asked_by_update(module, "replay_indices")
+    bits, rows, *rest = asked[0]
+    if bits.shape != (5, 31) or rest != [40, 7, 1]:
         raise CannotAskError("it draws in another way")
     close("rows written by the end of each cycle", np.broadcast_to(rows, (5, 1))[:, 0], 30 + 2 * np.arange(1, 6))
     if len(np.unique(bits)) < bits.size - 1:
         raise AssertionError("gradient steps of one update draw the same random numbers")
+
+
+@oracle("Q", "the schedule of exploration", epsilon_at="config env_steps", **WATCHED)
+def exploring_steps(module: ModuleType) -> None:
+    """Epsilon is that of the environment steps done before each step of all environments."""
+    (steps,) = asked_by_update(module, "epsilon_at")[0]
+    close("the steps that epsilon follows", np.reshape(steps, -1), 210 + 7 * np.arange(10))
 
 
 @oracle(
@@ -1002,6 +1223,32 @@ def storage(module: ModuleType) -> None:
         obs = jnp.asarray(image, jnp.float32)
         restored = module.decode(module.encode(obs, buffer_dtype), buffer_dtype, obs)
         close(f"an observation stored as {buffer_dtype!r}", restored, obs)
+        if restored.dtype != obs.dtype:
+            raise AssertionError(f"an observation stored as {buffer_dtype!r} comes back as {restored.dtype}")
+
+
+@oracle(
+    "Q",
+    "the target: the reward, and the discounted value of the next state",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs options",
+    targets="task target_params params batch epsilon",
+    Batch="obs action reward discount next_obs",
+)
+def bootstrapped_targets(module: ModuleType) -> None:
+    """Reward and discount times the target network's value of the next observation, where the online one is best."""
+    rng = np.random.default_rng(0)
+    params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0, 0.0]], next=[0])
+    task = module.make_task(configure(module, target="double", hidden_sizes=(16,)), Tabular(params), params)
+    online, target = (module.init(task, jax.random.key(seed)).params for seed in range(2))
+    obs, next_obs = jnp.asarray(rng.normal(size=(2, 40, 2)), jnp.float32)
+    reward, discount = jnp.asarray(rng.normal(size=(2, 40)), jnp.float32)
+    batch = module.Batch(obs, jnp.asarray(rng.integers(3, size=40)), reward, discount, next_obs)
+    best = np.asarray(module.forward(task, online, next_obs)).argmax(-1)
+    value = np.asarray(module.forward(task, target, next_obs))[np.arange(40), best]
+    got = module.targets(task, target, online, batch, 0.0)
+    close("the target", got, np.asarray(reward) + np.asarray(discount) * value, 1e-3)
 
 
 @oracle(
@@ -1052,6 +1299,7 @@ def dueling_heads(module: ModuleType) -> None:
     for head, moves in (("head", 0.0), ("value_head", 2.0)):
         layer = weights["params"][head]
         changed = {"params": {**weights["params"], head: {**layer, "bias": layer["bias"] + 2.0}}}
+        rows_apart(partial(module.forward, task, changed), obs)
         close(f"how far Q moves if 2 is added to the bias of {head}",
               np.asarray(module.forward(task, changed, obs)) - before, np.full((2, 3), moves))  # fmt: skip
 
@@ -1073,6 +1321,7 @@ def evaluated(module: ModuleType) -> None:
     state = dataclasses.replace(state, target_params=other.params)
     obs = jnp.array([0.3, -0.4])
     q = np.asarray(module.forward(task, state.params, obs[None]))[0]
+    rows_apart(partial(module.forward, task, state.params), jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]]))
     close("the value as it is evaluated", agent.value(state, obs), q)
     close("the policy as it is evaluated", agent.policy(state, obs), np.eye(3)[q.argmax()])
 
@@ -1162,6 +1411,8 @@ def stored_transitions(module: ModuleType) -> None:
         before, (state, _) = state, update(state, jnp.int32(step))
         if step == 0 and hasattr(state, "params") and not same(before.params, state.params):
             raise AssertionError("it learns before learning_starts")
+        if step == 0 and hasattr(state, "opt_state") and not same(before.opt_state, state.opt_state):
+            raise AssertionError("its optimiser's state moves before learning_starts")
         stored = jax.device_get(part(state, "buffer"))
         if len(stored.reward) != 42:
             raise CannotAskError(f"its buffer has {len(stored.reward)} slots for a buffer_size of 42")
@@ -1325,6 +1576,14 @@ def keys_used_once(module: ModuleType) -> None:
         ) from error
     if "random_seed" in str(program.jaxpr):
         raise AssertionError("a random key is made from a number within init or update: it is the same every time")
+
+
+@oracle("AQC", "the environment's parameters: those given to `make` are not used")
+def given_parameters(module: ModuleType) -> None:
+    """Where one-step episodes that pay at most 1 are asked for, none return 6 or 7, as by the environment's default."""
+    found = emitted(Trial(module, COIN).run(1), "return_max", "reward_max")
+    for name, x in found.items():
+        close(f"{name} of rewards of +1 and -1", x[-1], np.ones(SEEDS))
 
 
 @oracle("AQ", "random keys: used twice over environments, steps, updates or seeds")
@@ -1501,9 +1760,6 @@ def every_parameter_moves(module: ModuleType) -> None:
 WALK = tables(
     obs=np.zeros((4, 4)), reward=np.zeros((4, 2)), next=[1, 2, 3, 3], terminated=[0, 0, 0, 1], noise=1.0
 )  # fmt: skip
-# Rewards by action alone: +1 or -1, the same in both tables but for the action.
-COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, terminated=True)
-SECOND = tables(obs=np.zeros((4, 4)), reward=[[-1.0, 1.0]] * 4, next=[0] * 4, terminated=True)
 
 
 @oracle("C", "random keys of the environment: used twice over rollouts, steps, generations, seeds or the evaluation")
@@ -1698,6 +1954,8 @@ def target_network(module: ModuleType) -> None:
     need(module, "target_network_frequency")
     trial = Trial(module, COUNT)
     first = part(trial.state, "target_params")
+    if not same(first, part(trial.state, "params")):
+        raise AssertionError("the target network does not begin as the online one")
     for step in range(4):
         old = part(trial.state, "target_params")
         trial.state, metrics, _ = trial.update(trial.state, step)
@@ -1826,14 +2084,17 @@ def known_q_targets(module: ModuleType) -> None:
 
 @oracle("Q", "which parameters act and choose the next action (the newest), or value it (the target network's)")
 def newest_parameters(module: ModuleType) -> None:
-    """After a gradient step in mid-update the greedy actions are its result's; so is the choice of double Q-learning.
+    """After a gradient step in mid-update its result acts, and chooses in double Q-learning; a sync there counts too.
 
     All transitions between two gradient steps are alike, so that the first of two in one update ends where a lone one
-    does.
+    does. The target network then moves half of the way to it.
     """
-    need(module, "start_e", "end_e", "train_frequency", "cycles_per_update", "target")
-    lone, trial = (Trial(module, SEESAW, 0.1, epsilon=0.0, cycles=cycles) for cycles in (1, 2))
-    _, _, (q, _, moved, _) = lone.update(lone.state, 0)
+    need(
+        module, "start_e", "end_e", "train_frequency", "cycles_per_update", "target", "target_network_frequency", "tau"
+    )
+    lone = Trial(module, SEESAW, 0.1, epsilon=0.0)
+    trial = Trial(module, SEESAW, 0.1, epsilon=0.0, cycles=2, tau=0.5, target_network_frequency=77)
+    stepped, _, (q, _, moved, _) = lone.update(lone.state, 0)
     q, moved, seeds = q[:, 0], moved[:, 0], np.arange(SEEDS)
     first, second = q.argmax(-1), moved.argmax(-1)
     _, got, _ = trial.update(trial.state, 0)
@@ -1842,8 +2103,16 @@ def newest_parameters(module: ModuleType) -> None:
     emitted(got, "reward_mean", "target_mean")
     if "reward_mean" in got:
         close("reward_mean with a gradient step in mid-update", got["reward_mean"], mean_reward)
+    if "value_mean" in got:
+        learned = (q[seeds, first] + moved[seeds, second]) / 2
+        close("value_mean with a gradient step in mid-update", got["value_mean"], learned, 1e-3)
     if "target_mean" in got and "n_step" in settings_in(module):
-        ahead = trial.config.gamma * (q[seeds, first] + q[seeds, second]) / 2
+        half = jax.tree.map(lambda x, y: (x + y) / 2, part(lone.state, "params"), part(stepped, "params"))
+        agent = module.make(lone.config, Tabular(SEESAW), SEESAW)
+        synced = jax.jit(jax.vmap(lambda s: agent.value(s, jnp.asarray(SEESAW.obs[0]))))(
+            dataclasses.replace(stepped, params=half)
+        )
+        ahead = trial.config.gamma * (q[seeds, first] + np.asarray(synced)[seeds, second]) / 2
         close("target_mean with a gradient step in mid-update", got["target_mean"], mean_reward + ahead, 1e-3)
 
 

@@ -101,7 +101,7 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
             rows[f"itself/{agent}/{first}"] = about | {
                 "options": ["--seed", str(first)], "source": planted(agent, None),
             }  # fmt: skip
-    files = [path.read_text() for path in sorted((ROOT / "probes").glob("*.py"))]
+    files = [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py"))]
     for row in rows.values():
         row["version"] = hashlib.sha256("\0".join([row["source"], *files]).encode()).hexdigest()[:16]
     return rows

@@ -1,0 +1,186 @@
+"""What oracles are made of: the registry, what they ask with, and the tables that several ask on."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
+
+from probes.environments import Tabular, Target, Targets, tables
+
+SEEDS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Oracle:
+    """One check. It raises AssertionError, in one line, if the agent is wrong, and CannotAskError."""
+
+    name: str
+    check: Callable[[ModuleType], None]
+    kinds: str
+    isolates: str
+    needs: dict[str, tuple[str, ...]]
+    """functions and classes of the agent's file that it calls -> the names of their parameters or fields"""
+
+
+class CannotAskError(Exception):
+    """The agent has not what an oracle asks about."""
+
+
+ORACLES: dict[str, Oracle] = {}
+
+
+def oracle(
+    kinds: str, isolates: str, **needs: str
+) -> Callable[[Callable[[ModuleType], None]], Callable[[ModuleType], None]]:
+    """Add the decorated function to the oracles."""
+
+    def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+        required = {name: tuple(parameters.split()) for name, parameters in needs.items()}
+        ORACLES[check.__name__] = Oracle(check.__name__, check, kinds, isolates, required)
+        return check
+
+    return add
+
+
+def missing(wanted: Oracle, module: ModuleType) -> str:
+    """Why an oracle cannot be asked about an agent's file; '' if it can."""
+    for name, parameters in wanted.needs.items():
+        found = getattr(module, name, None)
+        if found is None:
+            return f"it has no {name}"
+        if not callable(found) or tuple(inspect.signature(found).parameters) != parameters:
+            return f"its {name} does not take ({', '.join(parameters)})"
+    return ""
+
+
+def settings_in(module: ModuleType) -> set[str]:
+    """Names of the settings that the agent's Config has."""
+    return {f.name for f in dataclasses.fields(module.Config)}
+
+
+def need(module: ModuleType, *settings: str) -> None:
+    """Raise CannotAskError unless the agent's Config has these settings."""
+    if lacking := [name for name in settings if name not in settings_in(module)]:
+        raise CannotAskError(f"its Config lacks {', '.join(lacking)}")
+
+
+def configure(module: ModuleType, **settings: Any) -> Any:
+    """A Config with these settings. Raises CannotAskError if it lacks one."""
+    need(module, *settings)
+    return module.Config(**settings)
+
+
+def takes(module: ModuleType, **settings: Any) -> bool:
+    """Whether the agent's `make` accepts these settings, as far as its Config has them."""
+    fields = settings_in(module)
+    params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0]], next=[0])
+    try:
+        module.make(module.Config(**{k: v for k, v in settings.items() if k in fields}), Tabular(params), params)
+    except ValueError:
+        return False
+    return True
+
+
+def close(what: str, got: Any, wanted: Any, tolerance: float = 1e-4) -> None:
+    """Raise AssertionError, in one line, unless `got` is `wanted`."""
+    got, wanted = np.asarray(got, np.float64), np.asarray(wanted, np.float64)
+    if got.shape != wanted.shape:
+        raise AssertionError(f"{what} has the shape {got.shape}, not {wanted.shape}")
+    wrong = ~(np.abs(got - wanted) <= tolerance * np.maximum(1, np.abs(wanted))) & ~(np.isnan(got) & np.isnan(wanted))
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        where = f" at {[int(i) for i in at]}" if at else ""
+        raise AssertionError(f"{what} is {got[at]:.5g}{where}, and should be {wanted[at]:.5g}")
+
+
+def rows_apart(forward: Callable[[jax.Array], Any], obs: jax.Array) -> None:
+    """Raise AssertionError unless what a network says of an observation is the same whatever others are beside it."""
+    together, alone = forward(obs), [forward(obs[i : i + 1]) for i in range(len(obs))]
+    for x, *each in zip(*map(jax.tree.leaves, (together, *alone)), strict=True):
+        close("what the network says of observations, each of which it is shown alone", x, np.concatenate(each), 1e-3)
+
+
+# Functions of the agent's file.
+
+
+# Episodes of two steps that terminate, then of two that are cut, and so on: whatever is done, it is known what comes.
+CYCLE = tables(
+    obs=np.eye(4) - 0.2,
+    reward=[[1.0, 1.0], [-2.0, -2.0], [0.5, 0.5], [3.0, 3.0]],
+    next=[1, 2, 3, 0],
+    terminated=[0, 1, 0, 0],
+    truncated=[0, 0, 0, 1],
+    after=[-1, 2, -1, 0],
+)
+
+
+# Rewards by action alone: +1 or -1, the same in both tables but for the action.
+COIN = tables(obs=np.zeros((4, 4)), reward=[[1.0, -1.0]] * 4, next=[0] * 4, terminated=True)
+
+
+SECOND = tables(obs=np.zeros((4, 4)), reward=[[-1.0, 1.0]] * 4, next=[0] * 4, terminated=True)
+
+
+# States that are told apart by what they show, as are rewards by state and action; both endings occur.
+IDS = tables(
+    obs=np.arange(1.0, 7.0)[:, None],
+    reward=[[10.0 * i + a for a in range(2)] for i in range(1, 7)],
+    next=[[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]],
+    terminated=[0, 0, 1, 0, 0, 0],
+    truncated=[0, 0, 0, 0, 1, 0],
+    start=np.full(6, 1 / 6),
+)
+
+
+class Lopsided(Target):
+    """With bounds that differ between dimensions, and whose middle is not 0."""
+
+    low, high = np.array([-1.0, 0.0, 2.0, -5.0, -0.5], np.float32), np.array([1.0, 3.0, 2.5, -4.0, 8.0], np.float32)
+
+    def action_space(self, params: Targets | None = None) -> spaces.Box:
+        return spaces.Box(self.low, self.high, (5,), jnp.float32)
+
+
+# One step; reward +1 or -1 whatever is done. The other states are there for the shape.
+NOISE = tables(obs=np.zeros((4, 4)), reward=np.zeros((4, 2)), next=[0] * 4, terminated=True, noise=1.0)
+
+
+# Episodes of three steps that return 6, or of two that return 7, by where they start.
+COUNT = tables(
+    obs=np.eye(4),
+    reward=[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0]],
+    next=[1, 2, 2, 2],
+    terminated=[0, 0, 1, 0],
+    start=[0.5, 0, 0, 0.5],
+)
+
+
+def part(state: Any, name: str) -> Any:
+    """A field of the state. Raises CannotAskError if it has none of that name."""
+    if not hasattr(state, name):
+        raise CannotAskError(f"its state has no {name}")
+    return getattr(state, name)
+
+
+def vectors(params: Any) -> np.ndarray:
+    """Parameters of `S` seeds as `[S, P]`."""
+    return np.concatenate([np.asarray(x, np.float64).reshape(SEEDS, -1) for x in jax.tree.leaves(params)], axis=1)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees are equal, bit for bit."""
+    return all((np.asarray(x) == np.asarray(y)).all() for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
+
+
+def emitted(metrics: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray]:
+    """Those of the metrics that the agent emits. Raises CannotAskError if it emits none."""
+    found = {name: metrics[name] for name in names if name in metrics}
+    if not found:
+        raise CannotAskError(f"it emits no {' or '.join(names[:3])}")
+    return found

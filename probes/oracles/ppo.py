@@ -1,0 +1,557 @@
+"""Oracles over the functions of PPO's file."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+from functools import partial
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+
+from probes.environments import Tabular, Targets, tables
+from probes.oracles.base import (
+    CYCLE,
+    IDS,
+    CannotAskError,
+    Lopsided,
+    close,
+    configure,
+    emitted,
+    oracle,
+    part,
+    rows_apart,
+    settings_in,
+)
+
+
+@oracle("A", "advantages", gae="reward value next_value terminated truncated gamma gae_lambda")
+def advantages(module: ModuleType) -> None:
+    """Generalised advantages equal their sum written out, in float64, over random endings."""
+    rng = np.random.default_rng(0)
+    for gamma, gae_lambda in ((0.0, 0.5), (0.5, 0.0), (0.5, 0.5), (0.9, 1.0), (1.0, 0.95)):
+        reward, value, next_value = rng.normal(size=(3, 13, 5))
+        terminated, truncated = rng.random((2, 13, 5)) < 0.2
+        wanted = np.zeros((13, 5))
+        for t in range(13):
+            for env in range(5):
+                weight = 1.0
+                for k in range(t, 13):
+                    bootstrap = 0.0 if terminated[k, env] else gamma * next_value[k, env]
+                    wanted[t, env] += weight * (reward[k, env] + bootstrap - value[k, env])
+                    if terminated[k, env] or truncated[k, env]:
+                        break
+                    weight *= gamma * gae_lambda
+        floats = (jnp.asarray(x, jnp.float32) for x in (reward, value, next_value))
+        got = module.gae(*floats, jnp.asarray(terminated), jnp.asarray(truncated), gamma, gae_lambda)
+        close(f"gae's advantage (gamma {gamma}, lambda {gae_lambda})", got, wanted)
+
+
+@oracle("A", "the categorical policy", Categorical="log_probs")
+def categorical(module: ModuleType) -> None:
+    """log_prob, entropy and KL of a Categorical equal sums over its probabilities."""
+    rng = np.random.default_rng(0)
+    p, q = (x / x.sum(-1, keepdims=True) for x in rng.random((2, 5, 3)))
+    action = rng.integers(3, size=5)
+    policy, other = (module.Categorical(jnp.log(jnp.asarray(x, jnp.float32))) for x in (p, q))
+    close("Categorical.log_prob", policy.log_prob(jnp.asarray(action)), np.log(p[np.arange(5), action]))
+    close("Categorical.entropy", policy.entropy(), -(p * np.log(p)).sum(-1))
+    close("Categorical.kl", policy.kl(other), (p * np.log(p / q)).sum(-1))
+    if hasattr(module.Categorical, "noise") and hasattr(module.Categorical, "sample"):
+        drawn = np.asarray(policy.sample(module.Categorical.noise(jax.random.key(0), (20_000, 5, 3))))
+        close("how often Categorical.sample gives each action", (drawn[..., None] == np.arange(3)).mean(0), p, 0.02)
+
+
+@oracle("A", "the Gaussian policy", DiagonalGaussian="mean log_std")
+def gaussian(module: ModuleType) -> None:
+    """log_prob, entropy and KL of a DiagonalGaussian are sums over its independent dimensions."""
+    rng = np.random.default_rng(0)
+    mean, other_mean, action = rng.normal(size=(3, 5, 2))
+    log_std, other_log_std = 0.5 * rng.normal(size=(2, 5, 2))
+    policy, other = (
+        module.DiagonalGaussian(jnp.asarray(m, jnp.float32), jnp.asarray(s, jnp.float32))
+        for m, s in ((mean, log_std), (other_mean, other_log_std))
+    )
+    std, other_std = np.exp(log_std), np.exp(other_log_std)
+    density = np.exp(-0.5 * ((action - mean) / std) ** 2) / (std * math.sqrt(2 * math.pi))
+    close("DiagonalGaussian.log_prob", policy.log_prob(jnp.asarray(action, jnp.float32)), np.log(density.prod(-1)))
+    close("DiagonalGaussian.entropy", policy.entropy(), np.log(std * math.sqrt(2 * math.pi * math.e)).sum(-1))
+    kl = np.log(other_std / std) + (std**2 + (mean - other_mean) ** 2) / (2 * other_std**2) - 0.5
+    close("DiagonalGaussian.kl", policy.kl(other), kl.sum(-1))
+    if hasattr(module.DiagonalGaussian, "noise") and hasattr(module.DiagonalGaussian, "sample"):
+        drawn = np.asarray(policy.sample(module.DiagonalGaussian.noise(jax.random.key(0), (20_000, 5, 2))))
+        close("the mean of DiagonalGaussian.sample", drawn.mean(0), mean, 0.08)
+        close("the standard deviation of DiagonalGaussian.sample", drawn.std(0), std, 0.05)
+
+
+@oracle("A", "the shuffling into minibatches", minibatch_indices="key epochs batch_size num_minibatches")
+def each_sample_once(module: ModuleType) -> None:
+    """Every epoch has each sample exactly once, in an order of its own."""
+    indices = np.asarray(module.minibatch_indices(jax.random.key(0), 3, 77, 7))
+    close("the shape of minibatch_indices", indices.shape, (3, 7, 11))
+    for epoch in indices.reshape(3, 77):
+        close("a sample's count in an epoch", np.bincount(epoch, minlength=77), np.ones(77))
+    if (indices[0] == indices[1]).all():
+        raise AssertionError("two epochs have the same order")
+
+
+@oracle("A", "the running mean and variance", Moments="mean variance count")
+def running_moments(module: ModuleType) -> None:
+    """Of three batches of different sizes, merged one after the other, they are those of all data at once."""
+    data = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 5.0, 0.1] + [0.0, 3.0, -20.0]
+    parts = [module.Moments.of(jnp.asarray(x, jnp.float32)) for x in np.split(data, [7, 18])]
+    merged = functools.reduce(lambda a, b: a.merge(b), parts)
+    for name, wanted in (("mean", data.mean(0)), ("variance", data.var(0)), ("count", 60.0)):
+        close(f"the {name} of 7, 11 and 42 samples", getattr(merged, name), wanted, 1e-3)
+
+
+@oracle("A", "the normalisation of observations", normalize="x moments", Moments="mean variance count")
+def normalised(module: ModuleType) -> None:
+    """The mean is taken off, and what is left divided by the standard deviation, then clipped to some bound."""
+    x = jnp.array([[1.0, -4.0], [7.0, 8.0]])
+    moments = module.Moments(jnp.array([4.0, 0.0]), jnp.array([9.0, 4.0]), jnp.float32(10))
+    close("normalize of observations", module.normalize(x, moments), [[-1.0, -2.0], [1.0, 4.0]], 1e-3)
+    low, high = np.asarray(module.normalize(1e6 * jnp.array([[-1.0], [1.0]]),
+                                            module.Moments(jnp.zeros(1), jnp.ones(1), jnp.float32(10))))  # fmt: skip
+    if not (-1e3 < low[0] < -1 and low[0] == -high[0]):
+        raise AssertionError(f"normalize gives {low[0]:.3g} and {high[0]:.3g} a million standard deviations off")
+
+
+@oracle(
+    "A",
+    "the scaling of rewards",
+    discounted_returns="start reward ended gamma",
+    reward_scale="moments",
+    Moments="mean variance count",
+)
+def reward_scaling(module: ModuleType) -> None:
+    """The discounted sum of an episode's rewards so far, begun anew after an ending; its standard deviation divides."""
+    rng = np.random.default_rng(0)
+    reward, ended, start = rng.normal(size=(13, 5)), rng.random((13, 5)) < 0.2, rng.normal(size=5)
+    totals, total = np.zeros((13, 5)), start.copy()
+    for t in range(13):
+        totals[t] = total = 0.8 * total + reward[t]
+        total = np.where(ended[t], 0.0, total)
+    floats = (jnp.asarray(x, jnp.float32) for x in (start, reward))
+    carried, got = module.discounted_returns(*floats, jnp.asarray(ended), 0.8)
+    close("discounted_returns", got, totals)
+    close("what discounted_returns carries on", carried, total)
+    close("reward_scale at variance 9", module.reward_scale(module.Moments(*jnp.array([5.0, 9.0, 100.0]))), 3.0)
+    close("reward_scale where nothing varies", module.reward_scale(module.Moments(*jnp.array([5.0, 0.0, 100.0]))), 1.0)
+
+
+@oracle("A", "the gradient's noise scale", gradient_noise_scale="adam batch_size")
+def noise_scale(module: ModuleType) -> None:
+    """tr(Sigma) / |G|^2 in samples: the variance of minibatches' gradients, times their size, to the squared mean."""
+    rng, adam = np.random.default_rng(0), optax.scale_by_adam()
+    state = adam.init(jnp.zeros(500))
+    for _ in range(3):  # gradients that are always the same have no noise
+        _, state = adam.update(jnp.full(500, 2.0), state)
+    close("gradient_noise_scale of equal gradients", module.gradient_noise_scale(state, 11), 0.0, 1e-3)
+    step = jax.jit(lambda g, s: adam.update(g, s)[1])
+    for _ in range(300):
+        state = step(jnp.asarray(1 + 0.5 * rng.normal(size=500), jnp.float32), state)
+    # The first moment is itself a mean over some (1 + .9) / (1 - .9) = 19 gradients: their noise adds to its square.
+    mean, square = np.asarray(state.mu), np.asarray(state.nu) / (1 - 0.999 ** int(state.count))
+    wanted = 11 * (square.sum() - (mean**2).sum()) / (mean**2).sum()
+    close("gradient_noise_scale of noisy gradients", module.gradient_noise_scale(state, 11), wanted, 0.01)
+
+
+@oracle(
+    "A",
+    "the network: what it says of one observation depends on the others in the batch, or its policy is none",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+)
+def observations_apart(module: ModuleType) -> None:
+    """Policy and value of an observation are the same alone and in a batch; probabilities add up to 1."""
+    params = tables(obs=[[0.3, -0.5]], reward=[[0.0] * 5], next=[0])
+    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(params), params)
+    weights = module.init(task, jax.random.key(0)).params
+    weights = jax.tree.map(lambda x: x + 0.3, weights)  # where the policy is not nearly uniform
+    obs = jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]])
+    rows_apart(partial(module.forward, task, weights, None), obs)
+    policy, _ = module.forward(task, weights, None, obs)
+    total = sum(np.exp(np.asarray(policy.log_prob(jnp.full(3, action)))) for action in range(5))
+    close("the sum of the probabilities of all actions", total, np.ones(3))
+
+
+@oracle(
+    "A",
+    "the clipped surrogate, or the value's loss",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    loss="params task obs_moments batch",
+    Batch="obs action policy log_prob value advantage target",
+)
+def surrogate(module: ModuleType) -> None:
+    """PPO's loss is the pessimistic bound, and its gradient is zero exactly where that is clipped."""
+    params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0, 0.0]], next=[0], terminated=True)
+    config = configure(module, norm_adv=False, clip_vloss=True, vf_coef=0.5, ent_coef=0.1, clip_coef=0.2)
+    task = module.make_task(config, Tabular(params), params)
+    # Without the value and the entropy, whose gradients never vanish.
+    policy_alone = module.make_task(config.replace(vf_coef=0.0, ent_coef=0.0), Tabular(params), params)
+    weights = module.init(task, jax.random.key(0)).params
+    obs, action = jnp.array([[0.2, -0.4, 0.9]]), jnp.zeros(1, jnp.int32)
+    policy, value = module.forward(task, weights, None, obs)
+
+    def batch(ratio: Any, advantage: Any, moved: Any, target: Any) -> Any:
+        # One sample with this ratio, whose value has moved by `moved` since it was collected; `target` is from there.
+        log_prob, old = policy.log_prob(action) - jnp.log(ratio), value - moved
+        return module.Batch(obs, action, policy, log_prob, old, jnp.full(1, advantage), old + target)
+
+    total = jax.jit(lambda *x: module.loss(weights, task, None, batch(*x))[0])
+    entropy = float(policy.entropy()[0])
+    for ratio, advantage in itertools.product((0.5, 0.9, 1.1, 1.5), (2.0, -2.0)):
+        for moved, target in ((0.0, 1.0), (0.5, 0.1), (0.5, 1.0), (-0.5, 1.0)):
+            bound = min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
+            squared_error = max((moved - target) ** 2, (min(max(moved, -0.2), 0.2) - target) ** 2)
+            what = f"the loss at ratio {ratio}, advantage {advantage}, value moved by {moved}, target {target}"
+            wanted = -bound + 0.5 * 0.5 * squared_error - 0.1 * entropy
+            close(what, total(ratio, advantage, moved, target), wanted, 1e-3)
+
+    def policy_loss(weights: Any, ratio: Any, advantage: Any) -> Any:
+        return module.loss(weights, policy_alone, None, batch(ratio, advantage, 0.0, 0.0))[0]
+
+    gradient = jax.jit(lambda ratio, advantage: jax.grad(policy_loss)(weights, ratio, advantage))
+    for ratio, advantage, clipped in ((1.5, 2.0, True), (0.5, -2.0, True), (1.5, -2.0, False), (0.5, 2.0, False)):
+        zero = all(np.abs(x).max() < 1e-6 for x in jax.tree.leaves(gradient(ratio, advantage)))
+        if zero != clipped:
+            found = "vanishes" if zero else "does not vanish"
+            raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {found}")
+
+
+@oracle(
+    "A",
+    "the gradient steps: optimiser, clip of the gradient's norm, normalised advantages, or their metrics",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    loss="params task obs_moments batch",
+    learn="task state batch indices learning_rate",
+    Batch="obs action policy log_prob value advantage target",
+)
+def gradient_steps(module: ModuleType) -> None:
+    """Two epochs of two minibatches end where Adam, written out, ends; past target_kl the second epoch is skipped."""
+    rng = np.random.default_rng(0)
+    params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0] * 5], next=[0], terminated=True)
+    config = configure(module, norm_adv=True, clip_vloss=False, max_grad_norm=0.7, adam_eps=0.1, hidden_sizes=(16,),
+                       clip_coef=0.2, ent_coef=0.1, vf_coef=0.5, target_kl=None)  # fmt: skip
+    task, skipping = (module.make_task(x, Tabular(params), params) for x in (config, config.replace(target_kl=1e-9)))
+    state = module.init(task, jax.random.key(0))
+    flat, unravel = ravel_pytree(state.params)
+    flat += 0.5 * jnp.asarray(rng.normal(size=len(flat)), jnp.float32)  # to where the policy is not nearly uniform
+    state = dataclasses.replace(state, params=unravel(flat))
+    obs = jnp.asarray(rng.normal(size=(22, 3)), jnp.float32)
+    policy, value = module.forward(task, state.params, None, obs)
+    action = jnp.asarray(rng.integers(5, size=22))
+    floats = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(3, 22)) * [[0.3], [2.0], [3.0]] + [[0], [5], [0]])
+    noise, advantage, target = floats
+    batch = module.Batch(obs, action, policy, policy.log_prob(action) + noise, value, advantage, target)
+    indices, rate = np.stack([rng.permutation(22).reshape(2, 11) for _ in range(2)]), 0.03
+
+    @jax.jit
+    def at(flat: jax.Array, part: Any) -> Any:
+        def objective(flat: jax.Array) -> Any:
+            policy, value = module.forward(task, unravel(flat), None, part.obs)
+            ratio = jnp.exp(policy.log_prob(part.action) - part.log_prob)
+            bound = jnp.minimum(ratio * part.advantage, jnp.clip(ratio, 0.8, 1.2) * part.advantage)
+            return (-bound + 0.25 * (value - part.target) ** 2 - 0.1 * policy.entropy()).mean()
+
+        policy, value = module.forward(task, unravel(flat), None, part.obs)
+        return jax.grad(objective)(flat), policy.log_prob(part.action) - part.log_prob, value
+
+    position, start = np.asarray(flat, np.float64), np.linalg.norm(flat)
+    mean, square = np.zeros_like(position), np.zeros_like(position)
+    batch = jax.device_get(batch)
+    ends: list[Any] = []
+    said: dict[str, list[float]] = collections.defaultdict(list)
+    for step, index in enumerate(indices.reshape(4, 11), 1):
+        part = jax.tree.map(lambda x, index=index: x[index], batch)
+        normalised = (part.advantage - part.advantage.mean()) / part.advantage.std()
+        part = part._replace(advantage=normalised)
+        gradient, log_ratio, value = jax.device_get(at(jnp.asarray(position, jnp.float32), part))
+        ratio, norm = np.exp(log_ratio), float(np.linalg.norm(gradient))
+        gradient = gradient * min(1.0, 0.7 / norm)
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        change = -rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 0.1)
+        position += change
+        ends.append(unravel(jnp.asarray(position, jnp.float32)))
+        for name, x in {
+            "grad_norm": norm,
+            "update_ratio": np.linalg.norm(change) / start,
+            "approx_kl": (ratio - 1 - log_ratio).mean(),
+            "clip_fraction": (np.abs(ratio - 1) > 0.2).mean(),
+            "ratio_error": np.abs(ratio - 1).max(),
+            "value_loss": 0.5 * np.square(value - part.target).mean(),
+            "policy_loss": -np.minimum(ratio * normalised, np.clip(ratio, 0.8, 1.2) * normalised).mean(),
+        }.items():
+            said[name].append(x)
+    new, aux = jax.jit(partial(module.learn, task))(state, batch, indices, jnp.float32(rate))
+    skipped, _ = jax.jit(partial(module.learn, skipping))(state, batch, indices, rate)
+    for what, got, wanted in (
+        ("after four gradient steps", new, ends[3]),
+        ("after one epoch beyond target_kl", skipped, ends[1]),
+    ):
+        for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got.params), jax.tree.leaves(wanted), strict=True):
+            close(f"the parameter {jax.tree_util.keystr(path)} {what}", x, y, 1e-3)
+    # The optimiser too is as after the first epoch.
+    one, _ = jax.jit(partial(module.learn, task))(state, batch, indices[:1], jnp.float32(rate))
+    for x, y in zip(jax.tree.leaves(skipped.opt_state), jax.tree.leaves(one.opt_state), strict=True):
+        close("the optimiser's state after one epoch beyond target_kl", x, y)
+    for name in said.keys() & aux.keys():
+        close(f"{name} of the gradient steps", np.asarray(aux[name]).reshape(-1), said[name], 1e-3)
+
+
+@oracle(
+    "A",
+    "metrics: the mean over gradient steps",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    diagnose="task state batch part aux",
+    Batch="obs action policy log_prob value advantage target",
+)
+def means_of_steps(module: ModuleType) -> None:
+    """Steps that target_kl left out do not count; the first ratio is that of the first minibatch."""
+    params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0] * 5], next=[0], terminated=True)
+    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(params), params)
+    state, obs, zeros = module.init(task, jax.random.key(0)), jnp.ones((6, 3)), jnp.zeros(6)
+    policy, _ = module.forward(task, state.params, None, obs)
+    batch = module.Batch(obs, jnp.zeros(6, jnp.int32), policy, zeros, zeros, zeros, zeros)
+    aux = {
+        "loss": jnp.array([[1.0, 3.0], [7.0, 9.0]]),
+        "ratio_error": jnp.array([[0.25, 1.0], [2.0, 3.0]]),
+        "applied": jnp.array([[1.0, 1.0], [0.0, 0.0]]),
+    }
+    metrics = jax.jit(partial(module.diagnose, task))(state, batch, batch, aux)
+    got = emitted(metrics, "loss", "gradient_steps", "first_ratio_error", "kl")
+    for name, wanted in (("loss", 2.0), ("gradient_steps", 2.0), ("first_ratio_error", 0.25), ("kl", 0.0)):
+        if name in got:
+            close(f"{name} of two gradient steps, with two left out", got[name], wanted)
+
+
+@oracle(
+    "A",
+    "what a rollout keeps: observations, log-probabilities, endings, final observations, or episodes under way",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    collect="task state key",
+)
+def transitions(module: ModuleType) -> None:
+    """What is kept of two rollouts in a row is what the environment did, with the probabilities it was done with."""
+    task = module.make_task(configure(module, num_envs=7, num_steps=11, hidden_sizes=(16,)), Tabular(IDS), IDS)
+    state, collect = module.init(task, jax.random.key(0)), jax.jit(partial(module.collect, task))
+    first, rollout = collect(state, jax.random.key(1))
+    last, more = collect(first, jax.random.key(2))
+    kept = jax.device_get(jax.tree.map(lambda *x: jnp.concatenate(x), rollout, more))
+    close("the shape of a rollout's rewards", rollout.reward.shape, (11, 7))
+    at, action, ended = kept.obs[..., 0].astype(int) - 1, kept.action, kept.terminated | kept.truncated
+    close("the first observations", kept.obs[0], state.obs)
+    if len(np.unique(kept.obs[0])) == 1:
+        raise AssertionError("all environments begin in the same of six states")
+    leads_to = IDS.obs[IDS.next[at, action]]
+    for name, wanted in (
+        ("reward", IDS.reward[at, action]),
+        ("terminated", IDS.terminated[at, action]),
+        ("truncated", IDS.truncated[at, action]),
+        ("final_obs", leads_to),
+    ):
+        close(f"{name} beside the observation and the action kept with it", getattr(kept, name), wanted)
+    follows = np.concatenate([kept.obs[1:], last.obs[None]])
+    close("the observation after a step that ends nothing", follows[~ended], leads_to[~ended])
+    policy, _ = module.forward(task, state.params, None, jnp.asarray(kept.obs.reshape(-1, 1)))
+    log_prob = policy.log_prob(jnp.asarray(action.reshape(-1)))
+    close("the log-probability kept with an action", kept.log_prob.reshape(-1), log_prob, 1e-4)
+    for name, each in (("episode_return", kept.reward), ("episode_length", np.ones_like(kept.reward))):
+        if not hasattr(kept, name):
+            continue
+        total, wanted = np.zeros(7), []
+        for x, end in zip(each, ended, strict=True):
+            wanted.append(total + x)
+            total = np.where(end, 0.0, wanted[-1])
+        close(f"{name} so far", getattr(kept, name), wanted)
+
+
+# One state for each of five observations; which action is taken makes no difference to what comes next.
+BOXED = Targets(
+    np.array([[1.0], [-1.0], [0.5]], np.float32),
+    np.array([[1.0, 2.0, 2.2, -4.5, 3.0], [0.0, 0.0, 2.4, -4.0, 1.0], [-1.0, 3.0, 2.0, -5.0, 8.0]], np.float32),
+    np.zeros((3, 5), np.float32),
+    np.float32(0.1),
+    np.float32(1),
+)
+
+
+@oracle("A", "the clipping of actions to a Box", make_task="config env env_params", env_action="task action")
+def clipped_actions(module: ModuleType) -> None:
+    """Each dimension is cut at its own bounds, and left as it is within them; whole actions are not touched."""
+    task = module.make_task(configure(module, hidden_sizes=(16,)), Lopsided(BOXED), BOXED)
+    action = 6 * np.random.default_rng(0).normal(size=(30, 5))
+    close("env_action", module.env_action(task, jnp.asarray(action)), action.clip(Lopsided.low, Lopsided.high))
+    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(IDS), IDS)
+    close("env_action of whole actions", module.env_action(task, jnp.array([1, 0, 1])), [1, 0, 1])
+
+
+@oracle(
+    "A",
+    "what a rollout keeps of actions in a Box, which are clipped for the environment alone; or their evaluation",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    collect="task state key",
+)
+def boxed_transitions(module: ModuleType) -> None:
+    """Actions are kept as they were drawn, with their log-probability then; the rewards are those of clipped ones."""
+    config = configure(module, num_envs=7, num_steps=11, num_minibatches=7, hidden_sizes=(16,), init_log_std=0.5)
+    task = module.make_task(config, Lopsided(BOXED), BOXED)
+    state = module.init(task, jax.random.key(0))
+    _, kept = jax.jit(partial(module.collect, task))(state, jax.random.key(1))
+    obs = kept.obs.reshape(77, 1)
+    policy, _ = module.forward(task, state.params, None, obs)
+    if not (hasattr(policy, "mean") and hasattr(policy, "log_std")):
+        raise CannotAskError("its policy has no mean and log_std")
+    action = kept.action.reshape(77, 5)
+    close("the log-probability kept with an action", kept.log_prob.reshape(77), policy.log_prob(action), 1e-3)
+    action, mean, std = np.asarray(action), np.asarray(policy.mean), np.exp(np.asarray(policy.log_std))
+    ratio = float((((action - mean) / std) ** 2).mean())
+    if not 0.7 < ratio < 1.3:  # 385 squares of standard normal draws: within .3 of 1 but once in 30,000
+        raise AssertionError(f"the actions kept vary {ratio:.2f} x as much as their policy: they are not as drawn")
+    optimum = BOXED.optimum[np.argmax(np.asarray(obs) == BOXED.obs[:, 0], axis=1)]
+    distance = ((action.clip(Lopsided.low, Lopsided.high) - optimum) ** 2).sum(1)
+    close("the reward kept with an action", kept.reward.reshape(77), 1 - np.float32(0.1) * distance, 1e-3)
+    agent = module.make(config, Lopsided(BOXED), BOXED)
+    for name, got, wanted in zip(("mean", "standard deviation"), agent.policy(state, obs[0]), (mean, std), strict=True):
+        close(f"the {name} of the policy as it is evaluated", got, wanted[0])
+
+
+@oracle(
+    "A",
+    "the batch that is learned from: next values, advantages, targets, or the order of its fields",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    collect="task state key",
+    learn="task state batch indices learning_rate",
+    update="task num_updates state step",
+)
+def learned_batch(module: ModuleType) -> None:
+    """What `update` hands to `learn` is what `collect` gave it, sample by sample, with advantages as written out."""
+    gamma, gae_lambda = 0.9, 0.7
+    settings = {"num_envs": 7, "num_steps": 11, "num_minibatches": 7, "hidden_sizes": (16,), "anneal_lr": True}
+    config = configure(module, gamma=gamma, gae_lambda=gae_lambda, learning_rate=0.04, **settings)
+    scaled = {"normalize_observations", "scale_rewards"} <= settings_in(module)
+    if scaled:
+        config = config.replace(normalize_observations=True, scale_rewards=True)
+    task = module.make_task(config, Tabular(IDS), IDS)
+    state = module.init(task, jax.random.key(0))
+    obs_moments = state.obs_moments if scaled else None
+    given, collected = [], []
+
+    def learn(*arguments: Any, **named: Any) -> Any:
+        if named:
+            raise CannotAskError("its update calls learn with keywords")
+        given.append(arguments[2:])
+        return originals[0](*arguments)
+
+    def collect(*arguments: Any, **named: Any) -> Any:
+        collected.append(originals[1](*arguments, **named))
+        return collected[-1]
+
+    @jax.jit
+    def watched(state: Any) -> Any:  # without what follows: only what is handed over is computed
+        module.update(task, 20, state, jnp.int32(5))
+        return *given[0], collected[0][1]
+
+    originals = module.learn, module.collect
+    with mock.patch.multiple(module, learn=learn, collect=collect):
+        batch, indices, rate, rollout = jax.device_get(watched(state))
+    close("the learning rate of the 6th of 20 updates", rate, 0.03)
+    for epoch in indices.reshape(len(indices), -1):
+        close("how often an epoch has each sample", np.bincount(epoch, minlength=77), np.ones(77))
+
+    def value(obs: np.ndarray) -> np.ndarray:
+        v = module.forward(task, state.params, obs_moments, jnp.asarray(obs.reshape(-1, 1)))[1]
+        return np.asarray(v, np.float64).reshape(11, 7)
+
+    v, next_v = value(rollout.obs), value(rollout.final_obs)
+    ended = rollout.terminated | rollout.truncated
+    reward, total, totals = np.asarray(rollout.reward, np.float64), np.zeros(7), []
+    if scaled:  # by the standard deviation of the discounted sums of rewards up to each step
+        for t in range(11):
+            totals.append(gamma * total + reward[t])
+            total = np.where(ended[t], 0.0, totals[-1])
+        reward = np.clip(reward / np.std(totals), -10, 10)
+    advantage = reward + gamma * ~rollout.terminated * next_v - v
+    for t in range(9, -1, -1):
+        advantage[t] += gamma * gae_lambda * ~ended[t] * advantage[t + 1]
+    wanted = {"action": rollout.action, "log_prob": rollout.log_prob, "value": v, "advantage": advantage,
+              "target": advantage + v}  # fmt: skip
+    for name, x in wanted.items():
+        if hasattr(batch, name):  # pairs of an observation and a number, in an order of their own
+            got = getattr(batch, name)
+            orders = np.lexsort((got, batch.obs[:, 0])), np.lexsort((x.reshape(-1), rollout.obs.reshape(-1)))
+            close(f"{name} beside its observation in the batch", got[orders[0]], x.reshape(-1)[orders[1]])
+
+
+@oracle(
+    "A",
+    "which observations and rewards the running statistics have seen, or what is evaluated with them",
+    make_task="config env env_params",
+    init="task key",
+    forward="task params obs_moments obs options",
+    update="task num_updates state step",
+    Moments="mean variance count",
+)
+def statistics_seen(module: ModuleType) -> None:
+    """On CYCLE, each observation and each discounted sum of rewards once, beside what was seen before the update."""
+    gamma, before = 0.9, 100.0
+    settings = {"num_envs": 7, "num_steps": 11, "num_minibatches": 7, "hidden_sizes": (16,), "gamma": gamma}
+    config = configure(module, normalize_observations=True, scale_rewards=True, **settings)
+    task, agent = module.make_task(config, Tabular(CYCLE), CYCLE), module.make(config, Tabular(CYCLE), CYCLE)
+    earlier = (
+        module.Moments(jnp.arange(4.0), jnp.arange(1.0, 5.0), jnp.float32(before)),
+        module.Moments(*jnp.array([2.0, 9.0, before])),
+    )
+    state, start = module.init(task, jax.random.key(0)), np.arange(7.0)
+    for name in ("obs_moments", "return_moments", "discounted_return"):
+        part(state, name)
+    state = dataclasses.replace(
+        state, obs_moments=earlier[0], return_moments=earlier[1], discounted_return=jnp.asarray(start, jnp.float32)
+    )
+
+    @jax.jit
+    def statistics(state: Any) -> Any:  # without the learning, which they do not depend on
+        new = module.update(task, 20, state, jnp.int32(0))[0]
+        return new.obs_moments, new.return_moments, new.discounted_return
+
+    seen, scaled, carried = jax.device_get(statistics(state))
+    at = np.arange(12) % 4  # the last is what the next update begins with
+    total, totals = start, []
+    for s in at[:11]:
+        totals.append(gamma * total + CYCLE.reward[s, 0])
+        total = np.where(CYCLE.terminated[s, 0] | CYCLE.truncated[s, 0], 0.0, totals[-1])
+    close("the discounted sum of rewards that is carried on", carried, total)
+    for what, found, old, data in (
+        ("observations", seen, earlier[0], np.tile(CYCLE.obs[at[1:]], (7, 1))),
+        ("discounted sums of rewards", scaled, earlier[1], np.ravel(totals)),
+    ):
+        share, delta = len(data) / (before + len(data)), data.mean(0) - np.asarray(old.mean)
+        close(f"how many {what} have been seen", found.count, before + len(data))
+        close(f"the mean of the {what} seen", found.mean, old.mean + share * delta)
+        variance = (1 - share) * np.asarray(old.variance) + share * data.var(0) + share * (1 - share) * delta**2
+        close(f"the variance of the {what} seen", found.variance, variance)
+    obs = jnp.array([0.5, -1.0, 2.0, 0.0])
+    policy, value = module.forward(task, state.params, state.obs_moments, obs[None])
+    close("the policy as it is evaluated", agent.policy(state, obs), np.exp(policy.log_probs[0]))
+    close("the value as it is evaluated, in the environment's rewards", agent.value(state, obs), 3 * value[0])

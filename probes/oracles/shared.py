@@ -1,0 +1,86 @@
+"""Oracles over functions that files of several kinds have."""
+
+import itertools
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
+
+from probes.environments import Tabular, tables
+from probes.oracles.base import CannotAskError, close, configure, oracle
+
+
+@oracle("AQ", "explained variance", explained_variance="target value")
+def explained_variance(module: ModuleType) -> None:
+    """1 - Var[target - value] / Var[target]; NaN for constant targets."""
+    target, value = jnp.array([0.0, 2.0, 4.0]), jnp.array([1.0, 2.0, 3.0])
+    close("explained_variance", module.explained_variance(target, value), 0.75)
+    if not np.isnan(module.explained_variance(jnp.ones(3), value)):
+        raise AssertionError("explained_variance of constant targets is a number; it is undefined, NaN")
+
+
+@oracle("AQC", "what the network is shown: one-hot, images from 0 to 1, anything else flat", features="obs space")
+def shown_features(module: ModuleType) -> None:
+    """Discrete observations are one-hot, bytes of images become 0 to 1, and other numbers stay as they are."""
+    one_hot = module.features(jnp.array([2, 0]), spaces.Discrete(3))
+    close("features of the Discrete observations 2 and 0 of 3", one_hot, [[0, 0, 1], [1, 0, 0]])
+    flat = module.features(jnp.arange(12).reshape(2, 3, 2), spaces.Box(0, 255, (3, 2), jnp.int32))
+    close("features of whole numbers of shape (3, 2)", flat, np.arange(12).reshape(2, 6))
+    image = jnp.zeros((2, 5, 3, 1), jnp.uint8).at[1, 4, 2, 0].set(255)
+    shown = module.features(image, spaces.Box(0, 255, (5, 3, 1), jnp.uint8))
+    close("the sum of features of an image with one pixel of 255", np.asarray(shown).sum(), 1.0)
+
+
+@oracle(
+    "AQ", "the network on images: convolutions and their strides", make_task="config env env_params", init="task key"
+)
+def convolved_images(module: ModuleType) -> None:
+    """Values of images are those of the layers written out: windows of each size, as far apart as the stride says."""
+    rng = np.random.default_rng(0)
+    obs = rng.integers(256, size=(1, 10, 7, 2)).astype(np.uint8)
+    params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
+    windows = ((4, 3, 2), (5, 2, 1))
+    config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu")
+    state = module.init(module.make_task(config, Tabular(params), params), jax.random.key(0))
+    layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
+    head = "value_head" if "value_head" in layers else "head"
+    convolutions = sorted(name for name in layers if "conv" in name)
+    hidden = [name for name in layers if name not in convolutions and not name.endswith("head")]
+    if len(convolutions) != 2 or len(hidden) != 1 or head not in layers:
+        raise CannotAskError(f"its layers are {', '.join(layers)}")
+    x = obs[0] / 255
+    for name, (features, size, stride) in zip(convolutions, windows, strict=True):
+        height, width = ((n - size) // stride + 1 for n in x.shape[:2])
+        kernel, out = layers[name]["kernel"].reshape(size, size, -1, features), np.zeros((height, width, features))
+        for row, column in itertools.product(range(height), range(width)):
+            window = x[row * stride : row * stride + size, column * stride : column * stride + size]
+            out[row, column] = np.einsum("hwc,hwcf->f", window, kernel)
+        x = np.maximum(out + layers[name]["bias"], 0)
+    close("how many numbers of an image reach the hidden layer", len(layers[hidden[0]]["kernel"]), x.size)
+    x = np.maximum(x.reshape(-1) @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"], 0)
+    wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
+    value = np.asarray(module.make(config, Tabular(params), params).value(state, jnp.asarray(obs[0])))
+    close("the value of an image", value, wanted.reshape(value.shape))
+
+
+@oracle("AQ", "dormant units", dormant_fraction="hidden tau")
+def dormant_units(module: ModuleType) -> None:
+    """Units whose mean |activation| is at most tau of their layer's, counted over all layers alike."""
+    first = jnp.array([[10.0, -10.0, 0.0, 0.1], [-10.0, 10.0, 0.0, 0.1]])  # the last two
+    second = jnp.array([[0.0, 3.0], [0.1, -3.0]])  # the first
+    close("dormant_fraction", module.dormant_fraction([first, second], 0.05), 3 / 6)
+
+
+@oracle("AQ", "mean, standard deviation, minimum and maximum of a metric", summary="name x where")
+def summaries(module: ModuleType) -> None:
+    """Of all numbers, and of those that are selected; NaN where none is."""
+    x = jnp.array([[3.0, -1.0], [7.0, 100.0]])
+    for where, chosen in ((None, [3.0, -1.0, 7.0, 100.0]), (x < 0, [-1.0]), (x > 1, [3.0, 7.0, 100.0]), (x > 1e3, [])):
+        got = module.summary("x", x, where)
+        for how in ("mean", "std", "min", "max"):
+            if chosen:
+                close(f"summary's {how} of {chosen}", got[f"x_{how}"], getattr(np.array(chosen), how)())
+            elif not np.isnan(got[f"x_{how}"]):
+                raise AssertionError(f"summary's {how} of nothing is {got[f'x_{how}']}; it is undefined, NaN")

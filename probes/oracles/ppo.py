@@ -3,11 +3,11 @@
 import collections
 import dataclasses
 import functools
-import itertools
 import math
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -28,7 +28,6 @@ from probes.oracles.base import (
     oracle,
     part,
     rows_apart,
-    settings_in,
 )
 
 
@@ -184,50 +183,112 @@ def observations_apart(module: ModuleType) -> None:
     close("the sum of the probabilities of all actions", total, np.ones(3))
 
 
-@oracle(
-    "A",
-    "the clipped surrogate, or the value's loss",
-    make_task="config env env_params",
-    init="task key",
-    forward="task params obs_moments obs options",
-    loss="params task obs_moments batch",
-    Batch="obs action policy log_prob value advantage target",
+LOSS = {
+    "make_task": "config env env_params",
+    "init": "task key",
+    "forward": "task params obs_moments obs options",
+    "loss": "params task obs_moments batch",
+    "Batch": "obs action policy log_prob value advantage target",
+}
+# Every mixture of ratio, advantage, and how far the value has moved since it was collected and its target is off.
+SAMPLES = np.array(
+    [
+        (ratio, advantage, *moved)
+        for ratio in (0.5, 0.9, 1.1, 1.5)
+        for advantage in (2.0, -3.0)
+        for moved in ((0.0, 1.0), (0.5, 0.1), (0.5, 1.0), (-0.5, 1.0))
+    ]
 )
-def surrogate(module: ModuleType) -> None:
-    """PPO's loss is the pessimistic bound, and its gradient is zero exactly where that is clipped."""
+
+
+class Loss(NamedTuple):
+    """PPO's loss on four observations."""
+
+    total: Callable[..., Any]
+    """vf_coef, ent_coef, samples `[4, 4]` (columns as in SAMPLES) -> the loss"""
+    gradient: Callable[..., Any]
+    """the same -> the gradient"""
+    entropy: float
+    """of the policy, on average"""
+    entropy_gradient: Any
+
+
+@functools.cache
+def loss_of(module: ModuleType) -> Loss:
+    """The loss without normalised advantages, clip .2 of ratio and value, away from the first parameters."""
+    rng = np.random.default_rng(0)
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0, 0.0]], next=[0], terminated=True)
     config = configure(module, norm_adv=False, clip_vloss=True, vf_coef=0.5, ent_coef=0.1, clip_coef=0.2)
     task = module.make_task(config, Tabular(params), params)
-    # Without the value and the entropy, whose gradients never vanish.
-    policy_alone = module.make_task(config.replace(vf_coef=0.0, ent_coef=0.0), Tabular(params), params)
-    weights = module.init(task, jax.random.key(0)).params
-    obs, action = jnp.array([[0.2, -0.4, 0.9]]), jnp.zeros(1, jnp.int32)
+    flat, unravel = ravel_pytree(module.init(task, jax.random.key(0)).params)
+    weights = unravel(flat + 0.2 * jnp.asarray(rng.normal(size=len(flat)), jnp.float32))
+    obs, action = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32), jnp.array([0, 1, 1, 0])
     policy, value = module.forward(task, weights, None, obs)
 
-    def batch(ratio: Any, advantage: Any, moved: Any, target: Any) -> Any:
-        # One sample with this ratio, whose value has moved by `moved` since it was collected; `target` is from there.
-        log_prob, old = policy.log_prob(action) - jnp.log(ratio), value - moved
-        return module.Batch(obs, action, policy, log_prob, old, jnp.full(1, advantage), old + target)
+    def total(weights: Any, vf_coef: Any, ent_coef: Any, samples: jax.Array) -> Any:
+        ratio, advantage, moved, target = samples.T
+        own = module.make_task(config.replace(vf_coef=vf_coef, ent_coef=ent_coef), Tabular(params), params)
+        old = value - moved
+        log_prob = policy.log_prob(action) - jnp.log(ratio)
+        batch = module.Batch(obs, action, policy, log_prob, old, advantage, old + target)
+        return module.loss(weights, own, None, batch)[0]
 
-    total = jax.jit(lambda *x: module.loss(weights, task, None, batch(*x))[0])
-    entropy = float(policy.entropy()[0])
-    for ratio, advantage in itertools.product((0.5, 0.9, 1.1, 1.5), (2.0, -2.0)):
-        for moved, target in ((0.0, 1.0), (0.5, 0.1), (0.5, 1.0), (-0.5, 1.0)):
-            bound = min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage)
-            squared_error = max((moved - target) ** 2, (min(max(moved, -0.2), 0.2) - target) ** 2)
-            what = f"the loss at ratio {ratio}, advantage {advantage}, value moved by {moved}, target {target}"
-            wanted = -bound + 0.5 * 0.5 * squared_error - 0.1 * entropy
-            close(what, total(ratio, advantage, moved, target), wanted, 1e-3)
+    def entropy(weights: Any) -> Any:
+        return module.forward(task, weights, None, obs)[0].entropy().mean()
 
-    def policy_loss(weights: Any, ratio: Any, advantage: Any) -> Any:
-        return module.loss(weights, policy_alone, None, batch(ratio, advantage, 0.0, 0.0))[0]
+    value_and_gradient = jax.jit(jax.value_and_grad(total))
+    mean, slope = jax.jit(jax.value_and_grad(entropy))(weights)
+    return Loss(
+        lambda *x: value_and_gradient(weights, *x)[0], lambda *x: value_and_gradient(weights, *x)[1], float(mean), slope
+    )
 
-    gradient = jax.jit(lambda ratio, advantage: jax.grad(policy_loss)(weights, ratio, advantage))
+
+def mixed_samples() -> np.ndarray:
+    """`[8, 4, 4]`: eight batches of four of SAMPLES, in random order."""
+    return np.random.default_rng(0).permutation(SAMPLES).reshape(8, 4, 4).astype(np.float32)
+
+
+@oracle("A", "the policy's loss: ratio, clip, sign or mean", **LOSS)
+def policy_loss(module: ModuleType) -> None:
+    """The mean of the pessimistic bound, whose gradient is zero exactly where it is clipped."""
+    found = loss_of(module)
+    for samples in mixed_samples():
+        ratio, advantage, _, _ = samples.T
+        bound = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+        what = f"the policy's loss at ratios {numbers(ratio)} and advantages {numbers(advantage)}"
+        close(what, found.total(0.0, 0.0, samples), -bound.mean(), 1e-3)
     for ratio, advantage, clipped in ((1.5, 2.0, True), (0.5, -2.0, True), (1.5, -2.0, False), (0.5, 2.0, False)):
-        zero = all(np.abs(x).max() < 1e-6 for x in jax.tree.leaves(gradient(ratio, advantage)))
+        samples = np.tile(np.array([ratio, advantage, 0, 0], np.float32), (4, 1))
+        zero = all(np.abs(x).max() < 1e-6 for x in jax.tree.leaves(found.gradient(0.0, 0.0, samples)))
         if zero != clipped:
-            found = "vanishes" if zero else "does not vanish"
-            raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {found}")
+            how = "vanishes" if zero else "does not vanish"
+            raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {how}")
+
+
+@oracle("A", "the value's loss", **LOSS)
+def value_loss(module: ModuleType) -> None:
+    """Half the mean squared error, or that of the clipped value where it is larger, times vf_coef."""
+    found = loss_of(module)
+    for samples in mixed_samples():
+        _, _, moved, target = samples.T
+        error = np.maximum((moved - target) ** 2, (np.clip(moved, -0.2, 0.2) - target) ** 2)
+        what = f"the value's loss, values moved by {numbers(moved)} to targets at {numbers(target)},"
+        close(what, found.total(0.6, 0.0, samples) - found.total(0.0, 0.0, samples), 0.6 * 0.5 * error.mean(), 1e-3)
+
+
+@oracle("A", "the entropy bonus", **LOSS)
+def entropy_bonus(module: ModuleType) -> None:
+    """The policy's mean entropy times ent_coef is taken off the loss, and off its gradient."""
+    found = loss_of(module)
+    still = np.tile(np.array([1, 0, 0, 0], np.float32), (4, 1))  # without advantages
+    close("what the entropy bonus adds to the loss", found.total(0.0, 2.0, still), -2 * found.entropy, 1e-3)
+    pairs = zip(jax.tree.leaves(found.gradient(0.0, 2.0, still)), jax.tree.leaves(found.entropy_gradient), strict=True)
+    for got, slope in pairs:
+        close("what the entropy bonus adds to the gradient", got, -2 * slope, 1e-3)
+
+
+def numbers(x: np.ndarray) -> str:
+    return ", ".join(f"{y:g}" for y in x)
 
 
 @oracle(
@@ -435,24 +496,35 @@ def boxed_transitions(module: ModuleType) -> None:
         close(f"the {name} of the policy as it is evaluated", got, wanted[0])
 
 
-@oracle(
-    "A",
-    "the batch that is learned from: next values, advantages, targets, or the order of its fields",
-    make_task="config env env_params",
-    init="task key",
-    forward="task params obs_moments obs options",
-    collect="task state key",
-    learn="task state batch indices learning_rate",
-    update="task num_updates state step",
-)
+BATCH = {
+    "make_task": "config env env_params",
+    "init": "task key",
+    "forward": "task params obs_moments obs options",
+    "collect": "task state key",
+    "learn": "task state batch indices learning_rate",
+    "update": "task num_updates state step",
+}
+
+
+@oracle("A", "the batch that is learned from: rewards, next values, advantages, targets, or their order", **BATCH)
 def learned_batch(module: ModuleType) -> None:
     """What `update` hands to `learn` is what `collect` gave it, sample by sample, with advantages as written out."""
+    compare_batches(module, scaled=False)
+
+
+@oracle("A", "the scaling of rewards or the normalisation of observations, in the batch that is learned from", **BATCH)
+def scaled_batch(module: ModuleType) -> None:
+    """The same, rewards divided by the deviation of their discounted sums, and values of normalised observations."""
+    compare_batches(module, scaled=True)
+
+
+def compare_batches(module: ModuleType, scaled: bool) -> None:
+    """Raise AssertionError unless `learn` is given the batch that follows from what `collect` returned."""
     gamma, gae_lambda = 0.9, 0.7
     settings = {"num_envs": 7, "num_steps": 11, "num_minibatches": 7, "hidden_sizes": (16,), "anneal_lr": True}
-    config = configure(module, gamma=gamma, gae_lambda=gae_lambda, learning_rate=0.04, **settings)
-    scaled = {"normalize_observations", "scale_rewards"} <= settings_in(module)
     if scaled:
-        config = config.replace(normalize_observations=True, scale_rewards=True)
+        settings |= {"normalize_observations": True, "scale_rewards": True}
+    config = configure(module, gamma=gamma, gae_lambda=gae_lambda, learning_rate=0.04, **settings)
     task = module.make_task(config, Tabular(IDS), IDS)
     state = module.init(task, jax.random.key(0))
     obs_moments = state.obs_moments if scaled else None

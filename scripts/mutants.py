@@ -38,7 +38,7 @@ COMPONENTS = {
         "network": "observations_apart convolved_images exclusive_or pixels shown_features every_parameter_moves",
         "observation normalisation": "normalised running_moments scaled_batch statistics_seen offset_obs",
         "policy loss": "policy_loss gradient_steps bandit context_bandit",
-        "random keys": "keys_used_once fresh_randomness",
+        "random keys": "keys_used_once fresh_randomness fresh_samples",
         "reward scaling": "reward_scaling running_moments scaled_batch statistics_seen will_to_live",
         "rollout": "transitions boxed_transitions first_ratio",
         "value loss": "value_loss constant obs_value",
@@ -62,8 +62,9 @@ COMPONENTS = {
     },
     "cem": {
         "candidates": "drawn_candidates search_distribution far_optimum",
+        "environment": "given_parameters",
         "elites": "selection next_gaussian search_distribution bandit context_bandit table",
-        "evaluation": "evaluated_gaussian fresh_rollouts",
+        "evaluation": "policy_outputs evaluated_gaussian fresh_rollouts",
         "extra variance": "extra_variance_schedule next_gaussian search_distribution far_optimum",
         "fitness": "first_episodes reset_temptation patience",
         "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences",
@@ -446,6 +447,43 @@ PPO = [
         "(rank - 1) % RING",
         "metrics",
     ),
+    Mutant(
+        "actions clipped at 1 whatever the Box",
+        "space.low, space.high).astype",
+        "-1.0, 1.0).astype",
+        "clipping of actions",
+    ),
+    Mutant(
+        "clipped actions are learned from",
+        "action = policy.sample(noise)",
+        "action = env_action(task, policy.sample(noise))",
+        "rollout",
+    ),
+    Mutant(
+        "Adam's moments go on after target_kl",
+        "new = jax.tree.map(partial(jnp.where, going), new, (params, opt_state))",
+        "new = jnp.where(going, new[0], params), new[1]",
+        "gradient steps",
+    ),
+    Mutant("metrics count the steps that target_kl left out", "x.mean(where=applied > 0)", "x.mean()", "metrics"),
+    Mutant(
+        "variance reported as the std of the policy",
+        "return distribution.mean[0], jnp.exp(distribution.log_std[0])",
+        "return distribution.mean[0], jnp.exp(2 * distribution.log_std[0])",
+        "evaluation",
+    ),
+    Mutant(
+        "sampling noise shared by environments",
+        "distribution.noise(key_act, (*shape, task.network.num_outputs))",
+        "distribution.noise(key_act, (config.num_steps, 1, task.network.num_outputs))",
+        "random keys",
+    ),
+    Mutant(
+        "log-std begins at the std",
+        "jnp.full((self.num_outputs,), init_log_std, jnp.float32)",
+        "jnp.full((self.num_outputs,), jnp.exp(init_log_std), jnp.float32)",
+        "action distribution",
+    ),
 ]
 DQN = [
     Mutant("target never synced", "synced = jnp.where(sync, mixed, old)", "synced = old", "target network"),
@@ -790,6 +828,55 @@ DQN = [
     Mutant(
         "replay on the key of the actions", "jax.random.bits(key_replay,", "jax.random.bits(key_action,", "random keys"
     ),
+    Mutant(
+        "replayed observations keep the dtype of storage",
+        "return stored.reshape(-1, *like.shape[1:]).astype(like.dtype)",
+        "return stored.reshape(-1, *like.shape[1:])",
+        "replay",
+    ),
+    Mutant(
+        "target network of the update's start",
+        "targets(task, state.target_params, unravel(params), batch, epsilon[-1])",
+        "targets(task, before.target_params, unravel(params), batch, epsilon[-1])",
+        "target network",
+    ),
+    Mutant(
+        "Adam's moments move in the warm-up",
+        "(params + change, opt_state), (params, state.opt_state))",
+        "(params + change, opt_state), (params, opt_state))",
+        "replay",
+    ),
+    Mutant(
+        "convolution windows without their stride",
+        "r : r + stride * height : stride",
+        "r : r + height : stride",
+        "network",
+    ),
+    Mutant(
+        "dueling heads with the mean over the batch",
+        "outputs.mean(axis=-1, keepdims=True)",
+        "outputs.mean(keepdims=True)",
+        "network",
+    ),
+    Mutant(
+        "diagnostics on the minibatch last learned from",
+        "replay_indices(bits[:-1], rows",
+        "replay_indices(bits[1:], rows",
+        "random keys",
+    ),
+    Mutant("maxima of metrics begin at 0", "initial=-jnp.inf", "initial=0.0", "metrics"),
+    Mutant(
+        "gradient at the update's start",
+        "gradient = gradient_of(params)",
+        "gradient = gradient_of(flat_params)",
+        "acting",
+    ),
+    Mutant(
+        "double Q chooses at the observation before",
+        "forward(task, params, batch.next_obs) if task",
+        "forward(task, params, batch.obs) if task",
+        "next value",
+    ),
 ]
 CEM = [
     Mutant("lowest scores as elites", "jnp.argsort(-score)", "jnp.argsort(score)", "elites"),
@@ -1132,6 +1219,38 @@ CEM = [
         "0.5 * jnp.log(2 * math.pi * math.e * variance).sum()",
         "0.5 * jnp.log(2 * math.pi * math.e * jnp.sqrt(variance)).sum()",
         "metrics",
+    ),
+    Mutant(
+        "scores of episodes that ended alone",
+        "score = returns.mean(axis=1)",
+        "score = returns.mean(axis=1, where=ended)",
+        "score",
+    ),
+    Mutant(
+        "only the first hidden layer is built",
+        "sizes = (num_inputs, *config.hidden_sizes, num_outputs)",
+        "sizes = (num_inputs, *config.hidden_sizes[:1], num_outputs)",
+        "policy",
+    ),
+    Mutant(
+        "a deviation reported that actions do not have",
+        "return action, jnp.zeros_like(action)",
+        "return action, jnp.ones_like(action)",
+        "evaluation",
+    ),
+    Mutant(
+        "given parameters of the environment ignored",
+        "env_params = env.default_params if env_params is None else env_params",
+        "env_params = env.default_params",
+        "environment",
+    ),
+    Mutant(
+        "reset on the key of the first step",
+        "keys_reset = key_of(keys, task.max_steps)  # a number that no step has",
+        "keys_reset = key_of(keys, 0)",
+        "random keys",
+        "an environment splits the key of a step before it draws, so that nothing is drawn twice",
+        True,
     ),
 ]
 

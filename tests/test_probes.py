@@ -512,6 +512,8 @@ FAULTS = {ppo: [
 TOGETHER = {ppo: [
     ("fresh_randomness", "jax.random.split(key_env, shape)",
      "jnp.broadcast_to(jax.random.split(key_env, (1, shape[1])), shape)"),
+    ("fresh_samples", "distribution.noise(key_act, (*shape, task.network.num_outputs))",
+     "jnp.repeat(distribution.noise(key_act, (shape[0], 1, task.network.num_outputs)), shape[1], axis=1)"),
     ("episode_metrics", "jnp.where(ended, 0.0, total)", "total"),
     ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": policy.kl(part.policy).mean()'),
     ("known_targets", '"value_bias": (batch.target - batch.value).mean()', '"value_bias": batch.target.mean()'),

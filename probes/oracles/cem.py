@@ -167,8 +167,14 @@ def policy_outputs(module: ModuleType) -> None:
             else:
                 assert isinstance(env, Lopsided)
                 wanted = env.low + (env.high - env.low) * (np.tanh(outputs) + 1) / 2
+            agent, state = module.make(config, env, env_params), module.init(task, jax.random.key(0))
             got = module.act(task, candidate, jnp.asarray(obs))
             close(f"the action in {env.action_space(None)} of a policy with hidden layers of {activation}", got, wanted)
+            policy = agent.policy(dataclasses.replace(state, mean=candidate), jnp.asarray(obs[0]))
+            if env_params is arms:
+                close("the policy as it is evaluated", policy, np.eye(5)[wanted[0]])
+            else:
+                close("the policy as it is evaluated, its action and no deviation", policy, [wanted[0], np.zeros(5)])
 
 
 @oracle(
@@ -243,7 +249,11 @@ def generation(module: ModuleType) -> Generation:
     config = configure(module, **sizes, extra_variance=0.5, extra_variance_fraction=0.5, hidden_sizes=())
     task = module.make_task(config, Tabular(SECOND), SECOND)
     rng = np.random.default_rng(0)
-    mean, variance, weight = rng.normal(size=10), rng.random(10) + 0.5, jnp.asarray(rng.normal(size=10), jnp.float32)
+    mean, variance, weight = (
+        rng.normal(size=10),
+        4 * rng.random(10) + 0.1,
+        jnp.asarray(rng.normal(size=10), jnp.float32),
+    )
     state = module.init(task, jax.random.key(0))
     for name, x in (("mean", mean), ("variance", variance), ("env_steps", 1000)):
         state = dataclasses.replace(state, **{name: jnp.asarray(x, part(state, name).dtype)})
@@ -251,7 +261,7 @@ def generation(module: ModuleType) -> Generation:
 
     def rollout(task: Any, candidates: jax.Array, keys: jax.Array) -> Any:
         worth, number = (candidates @ weight)[:, None], jnp.arange(1, 1 + len(keys))
-        returns = worth + jnp.sin(50 * worth * number)
+        returns = worth + 3 * jnp.sin(50 * worth * number)
         played.append((candidates, returns))
         return returns, jnp.broadcast_to(number, returns.shape), jnp.broadcast_to(number == 1, returns.shape)
 
@@ -276,6 +286,9 @@ def drawn_candidates(module: ModuleType) -> None:
     normal = (found.candidates - found.mean) / np.sqrt(found.variance)
     if not 0.7 < (normal**2).mean() < 1.3:  # 410 squares of standard normal draws: within .3 but once in 50,000
         raise AssertionError(f"candidates vary {(normal**2).mean():.2f} x as much as the Gaussian they are drawn from")
+    for what, pairs in (("parameters", normal[:, 1:] * normal[:, :-1]), ("candidates", normal[1:] * normal[:-1])):
+        if not abs(pairs.mean()) < 0.26:  # 5 standard deviations of the mean of 370 products
+            raise AssertionError(f"the draws of different {what} go together")
 
 
 @oracle("C", "the score, the elites, the smoothing, or the extra variance", **GENERATION)

@@ -178,6 +178,24 @@ def fresh_randomness(module: ModuleType) -> None:
         raise AssertionError(f"mean rewards vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
 
 
+@oracle("A", "the sampling of actions: a draw shared by environments, steps or seeds, or not the policy's odds")
+def fresh_samples(module: ModuleType) -> None:
+    """Actions that pay +1 and -1 vary about the policy's mean as independent draws do, p (1 - p)."""
+    trial, excess = Trial(module, COIN, learning_rate=0.0), []
+    for step in range(4):
+        trial.state, metrics, (_, policy, *_) = trial.update(trial.state, step)
+        reward = emitted(metrics, "reward_mean")["reward_mean"]
+        mean = 2.0 * policy[:, 0, 0] - 1
+        excess.append((reward - mean) / np.sqrt((1 - mean**2) / 77))
+    off = np.stack(excess)
+    ratio = float(np.mean(off**2))
+    if not 0.65 < ratio < 1.35:  # 256 means, as in fresh_randomness
+        raise AssertionError(f"mean actions vary {ratio:.1f} x as much as independent draws from the policy")
+    for what, pairs in (("updates", off[1:] * off[:-1]), ("seeds", off[:, 1:] * off[:, :-1])):
+        if not abs(pairs.mean()) < 0.35:  # 5 standard deviations of 192 products
+            raise AssertionError(f"actions are drawn alike in all {what}")
+
+
 @oracle("AQ", "the recording of episodes, or the averaging of metrics")
 def episode_metrics(module: ModuleType) -> None:
     """Episodes return 6 in three steps or 7 in two: return and length add up to 9."""
@@ -482,7 +500,9 @@ ONWARD = tables(obs=np.eye(4) - 0.5, reward=[[100.0, 100.0]] * 4, next=[1] * 4, 
 SEESAW = tables(obs=np.ones((4, 4)), reward=[[-1.0, -1.2]] * 4, next=[0] * 4)
 
 
-@oracle("Q", "the keys of exploration and of replay: used twice over environments, steps, updates or seeds")
+@oracle(
+    "Q", "exploration: which actions it draws, how often; or keys used twice over environments, steps, updates, seeds"
+)
 def fresh_actions(module: ModuleType) -> None:
     """At epsilon 1 actions are fair coins, drawn anew each time: the variance of their mean over 77 is 1 / 77."""
     need(module, "start_e", "end_e")
@@ -491,6 +511,8 @@ def fresh_actions(module: ModuleType) -> None:
     if age is not None and max((age[1:] == age[:-1]).mean(), (age[:, 1:] == age[:, :-1]).mean()) > 0.5:
         raise AssertionError("updates or seeds learn from the same slots of the replay buffer: their key is not fresh")
     reward = emitted(metrics, "reward_mean")["reward_mean"]
+    if (np.abs(reward) == 1).all():
+        raise AssertionError("at epsilon 1 one of two actions is always taken, and the other never")
     if (reward[1:] == reward[:-1]).mean() > 0.5:
         raise AssertionError("updates repeat the same actions: the key is not advanced")
     if (reward[:, 1:] == reward[:, :-1]).mean() > 0.5:

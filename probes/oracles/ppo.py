@@ -485,6 +485,7 @@ def boxed_transitions(module: ModuleType) -> None:
     action = kept.action.reshape(77, 5)
     close("the log-probability kept with an action", kept.log_prob.reshape(77), policy.log_prob(action), 1e-3)
     action, mean, std = np.asarray(action), np.asarray(policy.mean), np.exp(np.asarray(policy.log_std))
+    close("the standard deviation that actions begin with", std, np.full_like(std, math.exp(0.5)), 1e-3)
     ratio = float((((action - mean) / std) ** 2).mean())
     if not 0.7 < ratio < 1.3:  # 385 squares of standard normal draws: within .3 of 1 but once in 30,000
         raise AssertionError(f"the actions kept vary {ratio:.2f} x as much as their policy: they are not as drawn")

@@ -420,9 +420,11 @@ def ask(oracle: Oracle, module: ModuleType) -> Checked:
     except AssertionError as found:
         return Checked(oracle, first_line(found) or "an assertion fails")
     except Exception as error:  # the user's own code: anything can come
+        where = line_of(error, module.__file__)
+        if isinstance(error, AttributeError) and where is None:  # a field under another name
+            return Checked(oracle, None, first_line(error))
         if not oracle.needs or "update" in oracle.needs:
             raise
-        where = line_of(error, module.__file__)
         return Checked(
             oracle, f"{'' if where is None else f'line {where}: '}{type(error).__name__}: {first_line(error)}"
         )

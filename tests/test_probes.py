@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import io
+import re
 import runpy
 from pathlib import Path
 
@@ -632,6 +633,31 @@ def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
     assert report.ok
     assert (report.oracles[0].fault, report.oracles[0].why) == (None, "it has no gae")
     assert check.verdict(report).endswith("answers every check right; 1 not checked.")
+
+
+def test_fields_under_another_name_are_reported_as_not_checked(tmp_path):
+    path = tmp_path / "renamed.py"
+    path.write_text(re.sub(r"\bfinal_obs\b", "led_to", SOURCE))
+    report = check.run(str(path), only=["transitions", "learned_batch"])
+    assert report.ok
+    assert [c.fault for c in report.oracles] == [None, None]
+    assert "has no attribute 'final_obs'" in report.oracles[0].why
+
+
+def test_an_update_that_calls_other_functions_is_reported_as_not_checked(tmp_path):
+    path = tmp_path / "inlined.py"
+    path.write_text(
+        SOURCE.replace("state, aux = learn(task, state,", "state, aux = (lambda *x: learn(*x))(task, state,")
+    )
+    assert check.run(str(path), only=["learned_batch"]).ok
+    path.write_text(
+        SOURCE.replace("state, aux = learn(task, state,", "state, aux = learning(task, state,")
+        + """
+
+learning = learn
+"""
+    )
+    assert check.run(str(path), only=["learned_batch"]).oracles[0].why == "its update does not call collect and learn"
 
 
 def test_metrics_and_settings_that_a_file_lacks_are_reported_as_not_checked(tmp_path):

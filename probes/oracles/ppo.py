@@ -248,6 +248,33 @@ def mixed_samples() -> np.ndarray:
     return np.random.default_rng(0).permutation(SAMPLES).reshape(8, 4, 4).astype(np.float32)
 
 
+def numbers(x: np.ndarray) -> str:
+    return ", ".join(f"{y:g}" for y in x)
+
+
+# Each is asked where those before it cannot disturb.
+@oracle("A", "the entropy bonus", **LOSS)
+def entropy_bonus(module: ModuleType) -> None:
+    """The policy's mean entropy times ent_coef is taken off the loss, and off its gradient."""
+    found = loss_of(module)
+    still = np.tile(np.array([1, 0, 0, 0], np.float32), (4, 1))  # without advantages
+    close("what the entropy bonus adds to the loss", found.total(0.0, 2.0, still), -2 * found.entropy, 1e-3)
+    pairs = zip(jax.tree.leaves(found.gradient(0.0, 2.0, still)), jax.tree.leaves(found.entropy_gradient), strict=True)
+    for got, slope in pairs:
+        close("what the entropy bonus adds to the gradient", got, -2 * slope, 1e-3)
+
+
+@oracle("A", "the value's loss", **LOSS)
+def value_loss(module: ModuleType) -> None:
+    """Half the mean squared error, or that of the clipped value where it is larger, times vf_coef."""
+    found = loss_of(module)
+    for samples in mixed_samples():
+        _, _, moved, target = samples.T
+        error = np.maximum((moved - target) ** 2, (np.clip(moved, -0.2, 0.2) - target) ** 2)
+        what = f"the value's loss, values moved by {numbers(moved)} to targets at {numbers(target)},"
+        close(what, found.total(0.6, 0.0, samples) - found.total(0.0, 0.0, samples), 0.6 * 0.5 * error.mean(), 1e-3)
+
+
 @oracle("A", "the policy's loss: ratio, clip, sign or mean", **LOSS)
 def policy_loss(module: ModuleType) -> None:
     """The mean of the pessimistic bound, whose gradient is zero exactly where it is clipped."""
@@ -263,32 +290,6 @@ def policy_loss(module: ModuleType) -> None:
         if zero != clipped:
             how = "vanishes" if zero else "does not vanish"
             raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {how}")
-
-
-@oracle("A", "the value's loss", **LOSS)
-def value_loss(module: ModuleType) -> None:
-    """Half the mean squared error, or that of the clipped value where it is larger, times vf_coef."""
-    found = loss_of(module)
-    for samples in mixed_samples():
-        _, _, moved, target = samples.T
-        error = np.maximum((moved - target) ** 2, (np.clip(moved, -0.2, 0.2) - target) ** 2)
-        what = f"the value's loss, values moved by {numbers(moved)} to targets at {numbers(target)},"
-        close(what, found.total(0.6, 0.0, samples) - found.total(0.0, 0.0, samples), 0.6 * 0.5 * error.mean(), 1e-3)
-
-
-@oracle("A", "the entropy bonus", **LOSS)
-def entropy_bonus(module: ModuleType) -> None:
-    """The policy's mean entropy times ent_coef is taken off the loss, and off its gradient."""
-    found = loss_of(module)
-    still = np.tile(np.array([1, 0, 0, 0], np.float32), (4, 1))  # without advantages
-    close("what the entropy bonus adds to the loss", found.total(0.0, 2.0, still), -2 * found.entropy, 1e-3)
-    pairs = zip(jax.tree.leaves(found.gradient(0.0, 2.0, still)), jax.tree.leaves(found.entropy_gradient), strict=True)
-    for got, slope in pairs:
-        close("what the entropy bonus adds to the gradient", got, -2 * slope, 1e-3)
-
-
-def numbers(x: np.ndarray) -> str:
-    return ", ".join(f"{y:g}" for y in x)
 
 
 @oracle(
@@ -444,7 +445,7 @@ def transitions(module: ModuleType) -> None:
         close(f"{name} so far", getattr(kept, name), wanted)
 
 
-# One state for each of five observations; which action is taken makes no difference to what comes next.
+# One step, with three observations and five dimensions of actions.
 BOXED = Targets(
     np.array([[1.0], [-1.0], [0.5]], np.float32),
     np.array([[1.0, 2.0, 2.2, -4.5, 3.0], [0.0, 0.0, 2.4, -4.0, 1.0], [-1.0, 3.0, 2.0, -5.0, 8.0]], np.float32),
@@ -544,6 +545,8 @@ def compare_batches(module: ModuleType, scaled: bool) -> None:
     @jax.jit
     def watched(state: Any) -> Any:  # without what follows: only what is handed over is computed
         module.update(task, 20, state, jnp.int32(5))
+        if not (given and collected):
+            raise CannotAskError("its update does not call collect and learn")
         return *given[0], collected[0][1]
 
     originals = module.learn, module.collect

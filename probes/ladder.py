@@ -566,10 +566,17 @@ def will_to_live(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "A", "the normalisation of observations, in training or at evaluation", tolerance=0.2, settings={"A": NORMALIZED}
+    "A",
+    "the normalisation of observations, in training or at evaluation",
+    tolerance=0.2,
+    settings={"A": {**NORMALIZED, "ent_coef": 0.05}},
 )
 def offset_obs(rng: np.random.Generator) -> Case:
-    """context_bandit with observations 1000 + .01 and 1000 - .01, to be normalised. Both are matched, V = 1."""
+    """context_bandit with observations 1000 + .01 and 1000 - .01, to be normalised. Both are matched, V = 1.
+
+    The first statistics are of 7 observations, now and then all the same: without a bonus for entropy one seed in
+    500 settles on an action before it can tell them apart.
+    """
     return a_bandit(two_contexts(rng), [[1000.01], [999.99]])
 
 

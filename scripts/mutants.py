@@ -733,12 +733,6 @@ DQN = [
         "random keys",
     ),
     Mutant(
-        "sync counted in gradient steps",
-        "period = config.target_network_frequency // config.train_frequency",
-        "period = max(1, config.target_network_frequency // config.train_frequency // 2)",
-        "target network",
-    ),
-    Mutant(
         "target network starts with other parameters",
         "target_params=jax.tree.map(jnp.copy, params),",
         "target_params=jax.tree.map(lambda x: 0.5 * x, params),",

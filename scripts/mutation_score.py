@@ -101,10 +101,15 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
             rows[f"itself/{agent}/{first}"] = about | {
                 "options": ["--seed", str(first)], "source": planted(agent, None),
             }  # fmt: skip
-    files = [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py"))]
-    for row in rows.values():
-        row["version"] = hashlib.sha256("\0".join([row["source"], *files]).encode()).hexdigest()[:16]
     return rows
+
+
+def version(source: str, by: str) -> str:
+    """What a row depends on: the file that is probed, and the probes; of these the oracles alone if one stopped it."""
+    paths = sorted((ROOT / "probes").rglob("*.py"))
+    if by == "oracle":
+        paths = [path for path in paths if path.parent.name == "oracles" or path.name == "environments.py"]
+    return hashlib.sha256("\0".join([source, *(path.read_text() for path in paths)]).encode()).hexdigest()[:16]
 
 
 def totals(rows: list[dict[str, Any]]) -> str:
@@ -188,7 +193,9 @@ def main() -> int:
         and (not options.words or any(word in row.get("mutant", "") for word in options.words))
     }
     if options.sample is None:
-        todo = {key: row for key, row in todo.items() if rows.get(key, {}).get("version") != row["version"]}
+        old = {key: rows[key] for key in todo if key in rows}
+        fresh = {key for key, row in old.items() if row["version"] == version(todo[key]["source"], row["by"])}
+        todo = {key: row for key, row in todo.items() if key not in fresh}
     else:
         bugs = [key for key, row in todo.items() if not row.get("equivalent", "unchanged")]
         random.Random(options.seed).shuffle(bugs)
@@ -204,7 +211,8 @@ def main() -> int:
 
         def run(key: str, row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
             source, arguments = row.pop("source"), row.pop("options")
-            return key, row | probe(row["agent"], source, Path(folder), arguments)
+            found = probe(row["agent"], source, Path(folder), arguments)
+            return key, row | found | {"version": version(source, found["by"])}
 
         for future in concurrent.futures.as_completed([pool.submit(run, key, row) for key, row in todo.items()]):
             key, row = future.result()

@@ -467,7 +467,7 @@ FAULTS = {ppo: [
 ], dqn: [
     ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
     ("shown_features", "jax.nn.one_hot(obs, space.n)", "jax.nn.one_hot(obs + 1, space.n)"),
-    ("dormant_units", "score <= tau * score.mean()", "score >= tau * score.mean()"),
+    ("dormant_units", "score <= tau * score.mean()", "score < tau * 0"),
     ("summaries", "jnp.sqrt(((x - mean) ** 2).sum(where=where) / count)", "jnp.sqrt(((x - mean) ** 2).mean())"),
     ("next_state_values", "taken(target_q, online_q.argmax(axis=-1))", "taken(online_q, target_q.argmax(axis=-1))"),
     ("exploration", "progress * (config.end_e - config.start_e)", "progress * config.end_e"),

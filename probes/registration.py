@@ -16,6 +16,7 @@ NAMES = (
     "context_bandit",
     "noisy_bandit",
     "table",
+    "exclusive_or",
     "env_axis",
     "reset_temptation",
     "reset_temptation_visible",

@@ -138,11 +138,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
                 f" Unchanged: {sum(not row['check'] for row in own)} of {len(own)} sets of 64 seeds pass every check."
             )
         lines.append(line)
-    seconds = {part: sum(row["seconds"] for row in each) / os.cpu_count() / 60
-               for part, each in (("oracles and ladder", full + itself), ("trained rungs alone", trained))}  # fmt: skip
-    lines += [
-        "- " + "; ".join(f"{part}: {x:.0f} minutes of {os.cpu_count()} cores" for part, x in seconds.items()) + "."
-    ]
+    minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
+    lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
     first = {row["check"] for row in full + trained}
     if idle := [name for name in (*ORACLES, *LADDER) if name not in first]:
         lines += [f"- No planted bug fails these first: {', '.join(idle)}."]
@@ -175,14 +172,20 @@ def write(rows: dict[str, dict[str, Any]]) -> None:
     README.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
 
 
+def at_least_1(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="bugs whose name contains one of these words")
     parser.add_argument("--agent", choices=tuple(MUTANTS), action="append", help="may be repeated")
     parser.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many bugs, evenly from the agents")
+    parser.add_argument("--sample", type=at_least_1, metavar="N", help="so many bugs, evenly from the agents")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="files probed at a time")
+    parser.add_argument("--jobs", type=at_least_1, default=os.cpu_count(), help="files probed at a time")
     options = parser.parse_args()
 
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -192,6 +195,8 @@ def main() -> int:
         if row["agent"] in (options.agent or MUTANTS)
         and (not options.words or any(word in row.get("mutant", "") for word in options.words))
     }
+    if not todo:
+        parser.error(f"no bug's name contains {' or '.join(options.words)}")
     if options.sample is None:
         old = {key: rows[key] for key in todo if key in rows}
         fresh = {key for key, row in old.items() if row["version"] == version(todo[key]["source"], row["by"])}

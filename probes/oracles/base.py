@@ -184,3 +184,33 @@ def emitted(metrics: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray
     if not found:
         raise CannotAskError(f"it emits no {' or '.join(names[:3])}")
     return found
+
+
+def follows_ids(kept: Any, final: str, before: Any, last: Any) -> None:
+    """Raise AssertionError unless steps `[T, N]` kept on `IDS` are what it does, from `before` on to `last`.
+
+    `final` is the name of the field that holds what a step led to.
+    """
+    at, ended = kept.obs[..., 0].astype(int) - 1, kept.terminated | kept.truncated
+    close("the first observations", kept.obs[0], before)
+    if len(np.unique(kept.obs[0])) == 1:
+        raise AssertionError("all environments begin in the same of six states")
+    leads_to = IDS.obs[IDS.next[at, kept.action]]
+    for name, wanted in (
+        ("reward", IDS.reward[at, kept.action]),
+        ("terminated", IDS.terminated[at, kept.action]),
+        ("truncated", IDS.truncated[at, kept.action]),
+        (final, leads_to),
+    ):
+        close(f"{name} beside the observation and the action kept with it", getattr(kept, name), wanted)
+    follows = np.concatenate([kept.obs[1:], np.asarray(last)[None]])
+    close("the observation after a step that ends nothing", follows[~ended], leads_to[~ended])
+
+
+def so_far(each: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Sums over the episode up to each step, this one included; all `[T, N]`."""
+    total, totals = np.zeros(each.shape[1]), []
+    for x, end in zip(each, ended, strict=True):
+        totals.append(total + x)
+        total = np.where(end, 0.0, totals[-1])
+    return np.stack(totals)

@@ -19,11 +19,13 @@ from probes.oracles.base import (
     CannotAskError,
     close,
     configure,
+    follows_ids,
     need,
     oracle,
     part,
     rows_apart,
     same,
+    so_far,
     takes,
 )
 
@@ -299,20 +301,8 @@ def collected_steps(module: ModuleType) -> None:
         state, steps, block = collect(state, acting, epsilon, (*chance, jax.random.split(keys[2], (11, 7))))
         cycles.append((jax.tree.map(lambda x: x.reshape(11, 7, *x.shape[1:]), block), steps, chance))
     kept, seen, (uniform, random) = jax.device_get(jax.tree.map(lambda *x: jnp.concatenate(x), *cycles))
-    at, action, ended = kept.obs[..., 0].astype(int) - 1, kept.action, kept.terminated | kept.truncated
-    close("the first observations", kept.obs[0], first.obs)
-    if len(np.unique(kept.obs[0])) == 1:
-        raise AssertionError("all environments begin in the same of six states")
-    leads_to = IDS.obs[IDS.next[at, action]]
-    for name, wanted in (
-        ("reward", IDS.reward[at, action]),
-        ("terminated", IDS.terminated[at, action]),
-        ("truncated", IDS.truncated[at, action]),
-        ("next_obs", leads_to),
-    ):
-        close(f"{name} beside the observation and the action kept with it", getattr(kept, name), wanted)
-    follows = np.concatenate([kept.obs[1:], np.asarray(state.obs)[None]])
-    close("the observation after a step that ends nothing", follows[~ended], leads_to[~ended])
+    action, ended = kept.action, kept.terminated | kept.truncated
+    follows_ids(kept, "next_obs", first.obs, state.obs)
     q = np.asarray(module.forward(task, acting, jnp.asarray(kept.obs.reshape(-1, 1)))).reshape(22, 7, 2)
     greedy = np.where(uniform < np.tile(epsilon, 2)[:, None], random, q.argmax(-1))
     close("the action, random where the draw is below epsilon and the best elsewhere", action, greedy)
@@ -321,11 +311,7 @@ def collected_steps(module: ModuleType) -> None:
             close(f"{name} of the steps, beside what is stored", getattr(seen, name), each)
     for name, each in (("total", kept.reward), ("length", np.ones_like(kept.reward))):
         if hasattr(seen, name):
-            total, wanted_total = np.zeros(7), []
-            for x, end in zip(each, ended, strict=True):
-                wanted_total.append(total + x)
-                total = np.where(end, 0.0, wanted_total[-1])
-            close(f"{name} of the episode so far", getattr(seen, name), wanted_total)
+            close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
 
 
 @oracle("Q", "the optimiser, or its clip of the gradient's norm", make_task="config env env_params")

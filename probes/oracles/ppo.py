@@ -25,9 +25,11 @@ from probes.oracles.base import (
     close,
     configure,
     emitted,
+    follows_ids,
     oracle,
     part,
     rows_apart,
+    so_far,
 )
 
 
@@ -418,31 +420,13 @@ def transitions(module: ModuleType) -> None:
     last, more = collect(first, jax.random.key(2))
     kept = jax.device_get(jax.tree.map(lambda *x: jnp.concatenate(x), rollout, more))
     close("the shape of a rollout's rewards", rollout.reward.shape, (11, 7))
-    at, action, ended = kept.obs[..., 0].astype(int) - 1, kept.action, kept.terminated | kept.truncated
-    close("the first observations", kept.obs[0], state.obs)
-    if len(np.unique(kept.obs[0])) == 1:
-        raise AssertionError("all environments begin in the same of six states")
-    leads_to = IDS.obs[IDS.next[at, action]]
-    for name, wanted in (
-        ("reward", IDS.reward[at, action]),
-        ("terminated", IDS.terminated[at, action]),
-        ("truncated", IDS.truncated[at, action]),
-        ("final_obs", leads_to),
-    ):
-        close(f"{name} beside the observation and the action kept with it", getattr(kept, name), wanted)
-    follows = np.concatenate([kept.obs[1:], last.obs[None]])
-    close("the observation after a step that ends nothing", follows[~ended], leads_to[~ended])
+    follows_ids(kept, "final_obs", state.obs, last.obs)
     policy, _ = module.forward(task, state.params, None, jnp.asarray(kept.obs.reshape(-1, 1)))
-    log_prob = policy.log_prob(jnp.asarray(action.reshape(-1)))
+    log_prob = policy.log_prob(jnp.asarray(kept.action.reshape(-1)))
     close("the log-probability kept with an action", kept.log_prob.reshape(-1), log_prob, 1e-4)
     for name, each in (("episode_return", kept.reward), ("episode_length", np.ones_like(kept.reward))):
-        if not hasattr(kept, name):
-            continue
-        total, wanted = np.zeros(7), []
-        for x, end in zip(each, ended, strict=True):
-            wanted.append(total + x)
-            total = np.where(end, 0.0, wanted[-1])
-        close(f"{name} so far", getattr(kept, name), wanted)
+        if hasattr(kept, name):
+            close(f"{name} so far", getattr(kept, name), so_far(each, kept.terminated | kept.truncated))
 
 
 # One step, with three observations and five dimensions of actions.

@@ -1,6 +1,7 @@
 """Reference reinforcement learning in JAX that people can trust, with diagnostics that tell what is going on.
 
 run = rlref.train("ppo", num_seeds=8)       train, and return the Run
+run = rlref.resume("runs/...")               go on with a run that was stopped or killed
 run = rlref.load("runs/...")                 read a run's folder
 """
 
@@ -11,14 +12,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rlref.runner import resume as resume
     from rlref.runner import train as train
     from rlref.runs import Run as Run
     from rlref.runs import load as load
 
 __version__ = "0.1.0"
-__all__ = ["Run", "load", "train"]
+__all__ = ["Run", "load", "resume", "train"]
 
-_HOME = {"train": "rlref.runner", "load": "rlref.runs", "Run": "rlref.runs"}
+_HOME = {"train": "rlref.runner", "resume": "rlref.runner", "load": "rlref.runs", "Run": "rlref.runs"}
 
 
 def _one_cpu_device_per_core() -> None:

@@ -19,6 +19,7 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 """
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -429,6 +430,22 @@ def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = Non
     """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_generations]`."""
     agent = make(config, env, env_params)
     return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
+
+
+def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, State]:
+    """What `rlref export` wrote: the agent, and a state for its `policy` and `value` (not for training on)."""
+    with np.load(path) as file:
+        settings, leaves = json.loads(str(file["config"])), {name: file[name] for name in file if "state/" in name}
+
+    def tuples(x: Any) -> Any:
+        return tuple(map(tuples, x)) if isinstance(x, list) else x
+
+    agent = make(Config(**{name: tuples(x) for name, x in settings.items()}), env, env_params)
+    paths, tree = jax.tree.flatten_with_path(agent.init(jax.random.key(0)))
+    names = ["state/" + jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    if missing := leaves.keys() - set(names):
+        raise ValueError(f"{path} is another agent's: this one's state has no {min(missing)}")
+    return agent, jax.tree.unflatten(tree, [leaves.get(name, x) for name, (_, x) in zip(names, paths, strict=True)])
 
 
 if __name__ == "__main__":

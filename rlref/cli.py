@@ -1,7 +1,7 @@
-"""The command line: `rlref train | probe | envs`.
+"""The command line: `rlref train | probe | envs | reproduce | export | play`.
 
-Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed), 2 wrong usage, 130 stopped by
-Ctrl-C.
+Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed, a run did not come out the same),
+2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,10 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
   rlref train ./my_ppo.py                your own copy of an agent
   rlref train ppo --help                 every setting
   rlref probe ./my_ppo.py                whether an agent is right, and if not, which part is wrong
+  rlref train --resume RUN               go on with a run that was stopped or killed
+  rlref reproduce RUN                    run it again, and say at which update the metrics part, if any
+  rlref play RUN --seed 0                what a trained seed does, greedy and sampled; --gif draws it
+  rlref export RUN --seed 0              one seed's parameters as a file of its own
 """
 
 
@@ -40,8 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=raw)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    train = commands.add_parser("train", help="train an agent over many seeds", add_help=False)
-    train.add_argument("agent", nargs="?")
+    train = commands.add_parser("train", help="train an agent over many seeds", add_help=False, allow_abbrev=False)
+    train.add_argument("--resume")
+    train.add_argument("--distributed", action="store_true")
     probing = commands.add_parser("probe", help="check an agent against environments whose answers are known")
     probing.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
     probing.add_argument(
@@ -51,17 +56,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     probing.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")
     probing.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     probing.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    again = commands.add_parser("reproduce", help="run a run again from its folder, and compare all metrics")
+    again.add_argument("run", type=Path, help="the run's folder")
+    again.add_argument("--updates", type=int, help="how many to compare, from the first (default: all)")
+    again.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    out = commands.add_parser("export", help="write one seed's parameters and settings to a file of its own")
+    playing = commands.add_parser("play", help="play whole episodes with a trained seed, greedy and sampled")
+    for command in (out, playing):
+        what = "the run's folder" if command is out else "the run's folder, or a file that `rlref export` wrote"
+        command.add_argument("run", type=Path, help=what)
+        command.add_argument("--seed", type=int, help="which seed (default: the first)")
+        command.add_argument("--setting", type=int, default=0, help="which setting, of a sweep (default: 0)")
+        command.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    out.add_argument("--out", type=Path, help="the file to write (default: seed-N.npz in the run's folder)")
+    playing.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
+    playing.add_argument("--episode-seed", type=int, default=0, help="which random numbers they meet (default: 0)")
+    playing.add_argument("--gif", type=Path, help="draw the first greedy episode to this file")
+    playing.add_argument("--agent", help="of an exported file: your own agent's file")
     listing = commands.add_parser("envs", help="list the environments that can be trained")
     listing.add_argument("--json", action="store_true", help="print JSON")
     options, rest = parser.parse_known_args(arguments)
     try:
         if options.command == "train":
-            return train_command(options.agent, rest)
+            return train_command(options, rest)
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        if options.command == "probe":
-            return probe_command(options)
-        return envs_command(options.json)
+        run = {"probe": probe_command, "envs": envs_command, "reproduce": reproduce_command}
+        run |= {"export": export_command, "play": play_command}
+        return run[options.command](options)
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
         return 2
@@ -83,6 +105,10 @@ class TrainOptions:
     """the first seed's id"""
     run_dir: Path | None = None
     """folder to write the run to, which must not exist; None: a new one under runs/"""
+    resume: Path | None = None
+    """go on with the run in this folder: agent and settings come from there; more --total-timesteps extend it"""
+    checkpoint_every: int | None = None
+    """updates between checkpoints; None: about one a minute; 0: only when training ends or is stopped"""
     note: str = ""
     """the question that this run is to answer; kept with it"""
     env_params: tuple[str, ...] = ()
@@ -93,6 +119,14 @@ class TrainOptions:
     """episodes of an evaluation, per seed, greedy and (but for DQN) sampled"""
     memory_gb: float | None = None
     """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
+    distributed: bool = False
+    """one of several processes that train this run together; jax finds the others under SLURM, Open MPI, on TPUs"""
+    coordinator: str | None = None
+    """host:port of process 0, where jax does not find the others by itself"""
+    num_processes: int | None = None
+    """how many processes there are, where jax does not know"""
+    process_id: int | None = None
+    """which of them this is, from 0, where jax does not know"""
     json: bool = False
     """print the summary as JSON, and nothing else"""
 
@@ -106,23 +140,55 @@ class Budget:
     num_generations counts"""
 
 
-def train_command(agent: str | None, arguments: Sequence[str]) -> int:
-    """`rlref train AGENT [options]`."""
+def train_command(given: argparse.Namespace, rest: Sequence[str]) -> int:
+    """`rlref train AGENT [options]`, `rlref train --resume RUN [options]`."""
     from rlref.agents import NAMES
 
-    if agent is None:
-        wants_help = any(a in ("-h", "--help") for a in arguments)
+    # The first word, or none: elsewhere a word is some option's value.
+    agent, rest = (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
+    if agent is None and given.resume is None:
+        wants_help = any(a in ("-h", "--help") for a in rest)
         print(
             f"usage: rlref train AGENT [options]\n\nAGENT is {', '.join(NAMES)}, or your own file such as ./my_ppo.py; "
             f"`rlref train {NAMES[0]} --help` shows all options",
             file=sys.stdout if wants_help else sys.stderr,
         )
         return 0 if wants_help else 2
-    import tyro
-
+    # Options that are read before the others: what the others are depends on them.
+    first = ["--resume", given.resume] if given.resume is not None else []
+    arguments = [*first, *(["--distributed"] if given.distributed else []), *rest]
+    command = ["rlref", "train", *([agent] if agent else []), *arguments]
+    if given.distributed:
+        join(rest)
+    from rlref import jobs
     from rlref.agents import load_agent
 
-    module = load_agent(agent)
+    if given.resume is not None:
+        job = jobs.of_folder(Path(given.resume), agent)
+        options, config, budget = parsed(job.module, arguments, job)
+        return resume_run(job, options, config, budget, command)
+    module = load_agent(agent or "")
+    options, config, budget = parsed(module, arguments)
+    return train_run(module, options, config, budget, command)
+
+
+def join(arguments: Sequence[str]) -> None:
+    """Join the other processes; `arguments` may say where they are."""
+    from rlref import hosts
+
+    parser = argparse.ArgumentParser("rlref train", add_help=False, allow_abbrev=False)
+    parser.add_argument("--coordinator")
+    parser.add_argument("--num-processes", type=int)
+    parser.add_argument("--process-id", type=int)
+    known, _ = parser.parse_known_args(arguments)
+    hosts.initialize(known.coordinator, known.num_processes, known.process_id)
+
+
+def parsed(module: ModuleType, arguments: Sequence[str], job: Any = None) -> tuple[TrainOptions, Any, int]:
+    """How to run, the Config, and the budget in environment steps (0: the Config says it); defaults are `job`'s."""
+    import tyro
+
+    agent = module.__name__.rpartition(".")[2]
     config_class: Any = module.Config
     sections: list[Any] = [("run", TrainOptions), ("config", config_class)]
     settings = {f.name for f in dataclasses.fields(config_class)}
@@ -130,15 +196,23 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
         sections.append(("budget", Budget))
     flat: Any = tyro.conf.OmitArgPrefixes
     both: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
+    default = {}
+    if job is not None:
+        first_setting = {name: plain for name, plain in job.settings.items() if name in job.batched}
+        options = TrainOptions(num_seeds=len(job.seeds), seed=job.seeds[0], eval_every=job.eval_every)
+        options = dataclasses.replace(options, eval_episodes=job.eval_episodes)
+        config = dataclasses.replace(job.config, **{name: x[0] for name, x in first_setting.items()})
+        default["default"] = both(options, config, *([Budget()] if len(sections) == 3 else []))
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            parsed, unknown = tyro.cli(
+            result, unknown = tyro.cli(
                 both,
                 prog=f"rlref train {agent}",
                 args=list(arguments),
                 description=module.__doc__,
                 return_unknown_args=True,
+                **default,
             )
     except SystemExit as error:
         if not error.code:
@@ -153,59 +227,161 @@ def train_command(agent: str | None, arguments: Sequence[str]) -> int:
             f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
             f"`rlref train {agent} --help` shows all"
         )
-    budget = parsed.budget.total_timesteps if hasattr(parsed, "budget") else 0
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
     if {"--total-timesteps", "--num-generations"} <= given:
         raise UsageError("--total-timesteps and --num-generations say the same; give one of them")
-    return train_run(module, parsed.run, parsed.config, budget, ["rlref", "train", agent, *arguments])
-
-
-def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
-    """`config` with as many generations as the environment steps `budget` allow. Raises UsageError if that is none."""
-    try:
-        most = module.make(dataclasses.replace(config, num_generations=1), env, env_params).steps_per_update
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    if budget < most:
-        raise UsageError(f"--total-timesteps is {budget}; one generation takes up to {most} environment steps")
-    return dataclasses.replace(config, num_generations=budget // most)
+    return result.run, result.config, result.budget.total_timesteps if hasattr(result, "budget") else 0
 
 
 def train_run(module: ModuleType, options: TrainOptions, config: Any, budget: int, command: list[str]) -> int:
-    from rlref import envs, runner
+    from rlref import envs, hosts, jobs, runner
 
     env, env_params = envs.make_env(config.env_id)
-    env_params = envs.with_params(env_params, options.env_params)
+    given_params = envs.with_params(env_params, options.env_params)
     if budget:
-        config = within(budget, module, config, env, env_params)
+        config = jobs.within(budget, module, config, env, given_params)
     run_dir = options.run_dir
     if run_dir is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        run_dir = Path("runs") / f"{module.__name__.rpartition('.')[2]}-{config.env_id.replace(':', '-')}-{stamp}"
-    display = runner.Silent() if options.json else Terminal()
-    with display if isinstance(display, Terminal) else contextlib.nullcontext():
-        run = runner.train(
+        name = f"{module.__name__.rpartition('.')[2]}-{config.env_id.replace(':', '-')}-{stamp}"
+        run_dir = Path("runs") / hosts.of_first(name)
+    return shown(
+        options,
+        functools.partial(
+            runner.train,
             module,
             config,
             num_seeds=options.num_seeds,
             seed=options.seed,
-            env=env,
-            env_params=env_params,
+            env_params=given_params,
             run_dir=run_dir,
             note=options.note,
             eval_every=options.eval_every,
             eval_episodes=options.eval_episodes,
+            checkpoint_every=options.checkpoint_every,
             memory_gb=options.memory_gb,
             command=command,
-            display=display,
-        )
-    if options.json:
-        print(json.dumps({"run_dir": str(run.path), **json.loads((run_dir / "summary.json").read_text())}))
-    else:
+        ),
+    )
+
+
+def resume_run(job: Any, options: TrainOptions, config: Any, budget: int, command: list[str]) -> int:
+    """Go on with the run of `job`; any other option that is given must say what the run has."""
+    from rlref import envs, jobs, runner
+
+    path, differ = options.resume, []
+    assert path is not None
+    for name, x in job.settings.items():
+        there = x[0] if name in job.batched else x
+        now = jobs.plain(getattr(config, name))
+        if now != there and name not in jobs.LENGTHS:
+            differ.append(f"{name} is {x} there, not {now}")
+    there = {"num_seeds": len(job.seeds), "seed": job.seeds[0], "run_dir": None, "note": ""}
+    for name, x in (there | {"eval_every": job.eval_every, "eval_episodes": job.eval_episodes}).items():
+        if getattr(options, name) != x:
+            differ.append(f"{name} is {x or 'its own'} there, not {getattr(options, name)}")
+    if repr(envs.with_params(job.env_params, options.env_params)) != repr(job.env_params):
+        differ.append(f"env_params are {job.env_params} there, not {', '.join(options.env_params)}")
+    if differ:
+        raise UsageError(f"{path} goes on with its own settings: {'; '.join(differ)}")
+    total = budget or None
+    for name in jobs.LENGTHS:
+        if name in job.settings and getattr(config, name) != job.settings[name]:
+            total = getattr(config, name) * (job.agent.steps_per_update if name == "num_generations" else 1)
+    return shown(
+        options,
+        functools.partial(
+            runner.resume,
+            path,
+            total_timesteps=total,
+            agent=job.module,
+            checkpoint_every=options.checkpoint_every,
+            memory_gb=options.memory_gb,
+            command=command,
+        ),
+    )
+
+
+def shown(options: TrainOptions, run_it: Callable[..., "Run"]) -> int:
+    """Run a training with its progress shown, then its outcome; returns the exit code."""
+    from rlref import hosts, runner, runs
+
+    terminal = None if options.json or not hosts.is_first() else Terminal()
+    with terminal or contextlib.nullcontext():
+        run = run_it(display=terminal or runner.Silent())
+    if options.json and hosts.is_first():
+        print(runs.json_text({"run_dir": str(run.path), **run.summary}))
+    elif hosts.is_first():
         print_summary(run)
     if run.summary["status"] == "interrupted":
-        return 130
+        return 143 if run.summary["stopped_by"] == "SIGTERM" else 130
     return 1 if run.summary["nonfinite"] else 0
+
+
+def reproduce_command(options: argparse.Namespace) -> int:
+    """`rlref reproduce RUN`."""
+    from rlref import runner, runs
+    from rlref.reproduce import reproduce
+
+    terminal = None if options.json else Terminal()
+    with terminal or contextlib.nullcontext():
+        report = reproduce(options.run, options.updates, display=terminal or runner.Silent())
+    if options.json:
+        print(runs.json_text(dataclasses.asdict(report)))
+    else:
+        print(f"{options.run}: {report.text()}")
+    return 1 if report.difference else 0
+
+
+def export_command(options: argparse.Namespace) -> int:
+    """`rlref export RUN`."""
+    from rlref import trained
+
+    one = trained.of_folder(options.run)
+    seed = one.job.seeds[0] if options.seed is None else options.seed
+    row = one.row(seed, options.setting)
+    setting = f"setting-{options.setting}-" if one.job.batched else ""
+    path = options.run / f"{setting}seed-{seed}.npz" if options.out is None else options.out
+    one.export(row, path)
+    agent = one.job.name
+    if options.json:
+        print(json.dumps({"file": str(path), "agent": agent, "seed": seed, "setting": options.setting}))
+    else:
+        print(f"written to {path}; from Python, with a copy of {agent}.py: agent, state = {agent}.load({str(path)!r})")
+    return 0
+
+
+def play_command(options: argparse.Namespace) -> int:
+    """`rlref play RUN`."""
+    from rlref import runs, trained
+
+    if options.episodes < 1:
+        raise UsageError(f"--episodes is {options.episodes}; it must be at least 1")
+    if options.gif is not None and options.gif.suffix.lower() != ".gif":
+        raise UsageError(f"--gif is {options.gif}; it must end in .gif")
+    read = trained.of_file if options.run.is_file() else trained.of_folder
+    one = read(options.run, options.agent)
+    seed = one.job.seeds[0] if options.seed is None else options.seed
+    row = one.row(seed, options.setting)
+    played = one.play(row, options.episodes, options.episode_seed)
+    if options.gif is not None:
+        one.draw(row, options.episode_seed, options.gif)
+    if options.json:
+        print(runs.json_text({how: {"returns": a.tolist(), "lengths": b.tolist()} for how, (a, b) in played.items()}))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "mean return", "std", "min", "max", "mean length", box=None)
+    for how, (total, length) in played.items():
+        numbers = (total.mean(), total.std(), total.min(), total.max(), length.mean())
+        table.add_row(how, *(f"{x:.4g}" for x in numbers))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{one.job.name} on {one.job.config.env_id}, seed {seed}: {options.episodes} episodes")
+    console.print(table)
+    if options.gif is not None:
+        console.print(f"drawn to {options.gif}")
+    return 0
 
 
 class Terminal:
@@ -251,6 +427,9 @@ class Terminal:
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False)
 
+    def warn(self, text: str) -> None:
+        self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True, markup=False)
+
     @contextlib.contextmanager
     def compiling(self, what: str) -> Iterator[None]:
         from rich import progress
@@ -293,7 +472,9 @@ def print_summary(run: "Run") -> None:
         f"after {s['compile_seconds']:.1f} s of compiling"
     )
     if s["status"] == "interrupted":
-        console.print("[yellow]stopped by Ctrl-C[/yellow]; what was reached is kept")
+        by = {"SIGINT": "Ctrl-C"}.get(s["stopped_by"], s["stopped_by"])
+        how = f"; go on with: rlref train --resume {run.path}" if run.path else ""
+        console.print(f"[yellow]stopped by {by}[/yellow]; what was reached is kept{how}")
     for bad in s["nonfinite"]:
         where = f"seed {bad['seed']} became non-finite at update {bad['update']}"
         console.print(f"[red]{where}[/red]; the others trained on")
@@ -360,12 +541,12 @@ def probe_table(oracles: list[Any], rungs: list[Any]) -> Any:
     return table
 
 
-def envs_command(as_json: bool) -> int:
+def envs_command(options: argparse.Namespace) -> int:
     """`rlref envs`."""
     from rlref.envs import list_envs
 
     rows = list_envs()
-    if as_json:
+    if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
         return 0
     from rich.console import Console

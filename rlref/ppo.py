@@ -14,6 +14,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -715,6 +716,22 @@ def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = Non
     """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_updates]`."""
     agent = make(config, env, env_params)
     return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
+
+
+def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, State]:
+    """What `rlref export` wrote: the agent, and a state for its `policy` and `value` (not for training on)."""
+    with np.load(path) as file:
+        settings, leaves = json.loads(str(file["config"])), {name: file[name] for name in file if "state/" in name}
+
+    def tuples(x: Any) -> Any:
+        return tuple(map(tuples, x)) if isinstance(x, list) else x
+
+    agent = make(Config(**{name: tuples(x) for name, x in settings.items()}), env, env_params)
+    paths, tree = jax.tree.flatten_with_path(agent.init(jax.random.key(0)))
+    names = ["state/" + jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
+    if missing := leaves.keys() - set(names):
+        raise ValueError(f"{path} is another agent's: this one's state has no {min(missing)}")
+    return agent, jax.tree.unflatten(tree, [leaves.get(name, x) for name, (_, x) in zip(names, paths, strict=True)])
 
 
 if __name__ == "__main__":

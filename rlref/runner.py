@@ -1,22 +1,22 @@
-"""Training an agent over seeds, settings and devices.
+"""Training an agent over seeds, settings, devices and hosts.
 
     run = rlref.train("ppo", ppo.Config(env_id="Acrobot-v1"), num_seeds=32)
+    run = rlref.resume("runs/...")
 
 The runner knows an agent through its contract alone. What it trains is a list of rows, one per setting and seed:
 `vmap` over rows, sharded over all devices, in chunks of updates, with the host one chunk behind. Rows never talk to
 each other, so nothing crosses devices; statistics over seeds are the host's.
 """
 
-import collections
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -25,21 +25,22 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jax_core
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rlref import envs, runs
+from rlref import envs, evaluation, hosts, jobs, memory, runs
 from rlref.agents import load_agent
+from rlref.checkpoint import Checkpoints, DamagedError, place
 from rlref.errors import UsageError
+from rlref.jobs import Job
 from rlref.runs import Run
+from rlref.trained import Trained
 
 CHUNK_SECONDS = 0.5  # how long a chunk of updates should take: how often the host looks, and how long Ctrl-C waits
 MAX_CHUNK = 256  # updates of one chunk at most
 WRITE_SECONDS = 5.0  # metrics are written to the run's folder this often
-EVAL_LIMIT = 10_000  # steps of an evaluation's episode, where the environment names no limit of its own
+CHECKPOINT_SECONDS = 60.0  # and checkpoints, unless the caller says after how many updates
 MEMORY_SHARE = 0.8  # of the free memory that a group of rows may take
-IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
 
 
 class Display(Protocol):
@@ -47,16 +48,21 @@ class Display(Protocol):
 
     def say(self, text: str) -> None: ...
 
+    def warn(self, text: str) -> None: ...
+
     def compiling(self, what: str) -> contextlib.AbstractContextManager[Any]: ...
 
     def progress(self, done: int, total: int, metrics: dict[str, np.ndarray]) -> None: ...
 
 
 class Silent:
-    """No display."""
+    """No display; warnings are Python's."""
 
     def say(self, text: str) -> None:
         pass
+
+    def warn(self, text: str) -> None:
+        warnings.warn(text, stacklevel=2)
 
     def compiling(self, what: str) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -80,6 +86,8 @@ class Programs(NamedTuple):
     chunk: Callable[..., Any]
     evaluate: Callable[..., Any] | None
     names: list[str]
+    state: Any
+    """the state's tree, of shapes `[padded rows, ...]`"""
 
 
 def train(
@@ -94,6 +102,7 @@ def train(
     note: str = "",
     eval_every: int = 0,
     eval_episodes: int = 10,
+    checkpoint_every: int | None = None,
     memory_gb: float | None = None,
     command: Sequence[str] = (),
     display: Display | None = None,
@@ -112,12 +121,14 @@ def train(
       note: the question that this run is to answer; kept in its folder.
       eval_every: updates between evaluations of `eval_episodes` episodes per seed, greedy and (but for DQN) sampled,
         and one more after the last update; 0 for none.
+      checkpoint_every: updates between checkpoints in the run's folder; None: about one a minute; 0: none while it
+        trains. There is one when it ends, and one when it is stopped, in any case.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
       command: kept in the run's folder.
       display: where to show progress.
 
-    Raises UsageError, in one line, before anything is trained or written, for whatever cannot work. Ctrl-C ends the
-    training after the chunk under way; the Run has what was reached, and "interrupted" as its summary's status.
+    Raises UsageError, in one line, before anything is trained or written, for whatever cannot work. Ctrl-C and SIGTERM
+    end the training after the chunk under way; the Run has what was reached, and "interrupted" as its summary's status.
     """
     display = display or Silent()
     module = load_agent(agent)
@@ -129,9 +140,11 @@ def train(
     if lacking:
         what = config if isinstance(config, type) else type(config)
         raise UsageError(f"config must be a {module.__name__}.Config, not {what}: it lacks {lacking[0]}")
-    config = arrays_for_lists(config)
-    at_least = {"num_seeds": (num_seeds, 1), "seed": (seed, 0), "eval_every": (eval_every, 0)}
-    for name, (value, least) in (at_least | {"eval_episodes": (eval_episodes, 1)}).items():
+    config = jobs.arrays_for_lists(config)
+    at_least: dict[str, tuple[Any, int]] = {"num_seeds": (num_seeds, 1), "seed": (seed, 0)}
+    at_least |= {"eval_every": (eval_every, 0), "eval_episodes": (eval_episodes, 1)}
+    at_least |= {} if checkpoint_every is None else {"checkpoint_every": (checkpoint_every, 0)}
+    for name, (value, least) in at_least.items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}")
     num_seeds, seed, eval_every, eval_episodes = int(num_seeds), int(seed), int(eval_every), int(eval_episodes)
@@ -140,213 +153,196 @@ def train(
         raise UsageError(f"{sums}; seeds are numbers below 2**31, and jax would silently fold larger ones")
     if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise UsageError("jax_enable_x64 is on; the agents compute in float32 and int32, so turn it off")
-    if run_dir is not None and Path(run_dir).exists():
-        raise UsageError(f"{run_dir} exists already and is never overwritten; give another --run-dir")
-    if env is None:
-        env, default_params = envs.make_env(config.env_id)
-    else:
+    with hosts.together():
+        if run_dir is not None and hosts.is_first() and Path(run_dir).exists():
+            raise UsageError(f"{run_dir} exists already and is never overwritten; give another --run-dir")
+    own_env = env is not None
+    if own_env:
         default_params = envs.checked(env, "env").default_params
+    else:
+        env, default_params = envs.make_env(config.env_id)
     env_params = default_params if env_params is None else env_params
     envs.check_interface(env, env_params, config.env_id)
-    batched = batched_settings(config)
-    num_settings = int(next(iter(batched.values()))[0]) if batched else None
-    try:
-        built = module.make(config, env, env_params)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-
     seeds = list(range(seed, seed + num_seeds))
-    num_rows = num_seeds * (num_settings or 1)
-    num_updates = built.num_updates
-    if eval_every > num_updates:
-        raise UsageError(f"eval_every is {eval_every}, more than the {num_updates} updates of this training")
-    row_config = None if num_settings is None else rows_of(config, num_settings, num_seeds)
-    row_seeds = np.tile(seeds, num_settings or 1)
-    plan = make_plan(num_rows, row_bytes(module, config, env, env_params, num_settings), memory_gb, display)
+    job = Job(module, config, env, env_params, seeds, eval_every, eval_episodes, own_env)
+    if eval_every > job.agent.num_updates:
+        updates = job.agent.num_updates
+        raise UsageError(f"eval_every is {eval_every}, more than the {updates} updates of this training")
+    plan = make_plan(job.num_rows, job_bytes(job, run_dir is not None), memory_gb, display)
 
     folder = None
-    source = Path(module.__file__) if module.__file__ else None
-    settings = {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    name = module.__name__.rpartition(".")[2]
-    if run_dir is not None:
-        about = {
-            "agent": name,
-            "command": list(command),
-            "note": note,
-            "config": settings,
-            "seeds": seeds,
-            "num_settings": num_settings,
-            "batched": list(batched),
-            "env_params": repr(env_params),
-            "num_updates": num_updates,
-            "steps_per_update": built.steps_per_update,
-            "eval_every": eval_every,
-            "eval_episodes": eval_episodes,
-        }
-        folder = runs.Folder(Path(run_dir), source, about)
-    labels = [f"seed-{s}" for s in row_seeds]
-    if num_settings is not None:
-        labels = [f"setting-{i // num_seeds}-{label}" for i, label in enumerate(labels)]
-    board = runs.TensorBoard(folder.path, labels) if folder else None
+    with hosts.together():
+        if run_dir is not None and hosts.is_first():
+            about = {
+                **job.about(),
+                "command": list(command),
+                "note": note,
+                "num_settings": job.num_settings,
+                "env_params_values": runs.in_json(jobs.plain_values(env_params)),
+                "num_updates": job.agent.num_updates,
+                "steps_per_update": job.agent.steps_per_update,
+                "rows_per_group": plan.rows,
+                "checkpoint_every": checkpoint_every,
+            }
+            folder = runs.Folder.create(Path(run_dir), job.source, about)
+    return run_job(job, plan, None if run_dir is None else Path(run_dir), folder, checkpoint_every, display)
 
+
+def resume(
+    run_dir: str | Path,
+    *,
+    total_timesteps: int | None = None,
+    agent: str | os.PathLike[str] | ModuleType | None = None,
+    env: Any = None,
+    env_params: Any = None,
+    checkpoint_every: int | None = None,
+    memory_gb: float | None = None,
+    command: Sequence[str] = (),
+    display: Display | None = None,
+) -> Run:
+    """Go on with a run from its newest checkpoint, as if it had never stopped, and return the Run.
+
+    Damaged checkpoints are set aside with a warning, and an older one is taken, or the run begins again. Metrics that
+    were written after the checkpoint are dropped: they come again.
+
+    Args:
+      run_dir: the run's folder; the agent's file and all settings come from there.
+      total_timesteps: environment steps of one seed, more than the run has, to extend it.
+      agent, env, env_params: for runs whose folder cannot name them, because they were given from Python.
+      checkpoint_every: as in `train`; without it, as the run had it.
+      memory_gb, display: as in `train`.
+      command: kept in the run's folder.
+
+    Raises UsageError, with the folder as it was, if there is no run, if it is finished or being trained, if its
+    settings are not those of its checkpoints, or if it cannot be extended because a schedule ends with it.
+    """
+    display = display or Silent()
+    path = Path(run_dir)
+    job = jobs.of_folder(path, agent, env, env_params)
+    about = jobs.read_about(path)
+    envs.check_interface(job.env, job.env_params, job.config.env_id)
+    if total_timesteps is not None:
+        job = jobs.lengthened(job, total_timesteps)
+    if checkpoint_every is None:
+        checkpoint_every = about["checkpoint_every"]
+    plan = make_plan(job.num_rows, job_bytes(job, True), memory_gb, display, about["rows_per_group"])
+    folder = None
+    with contextlib.ExitStack() as undo:
+        with hosts.together():
+            if hosts.is_first():
+                folder = undo.enter_context(contextlib.closing(runs.Folder(path)))
+        newest = [newest_update(job, path, first) for first in range(0, job.num_rows, plan.rows)]
+        if min(newest) == job.agent.num_updates and (path / "summary.json").exists():
+            raise UsageError(
+                f"{path} is finished: it has all of its {job.agent.num_updates} updates; "
+                "more --total-timesteps extend it"
+            )
+        with hosts.together():
+            if folder:
+                folder.reopen(about | job.about() | {"num_updates": job.agent.num_updates}, job.source, list(command))
+        undo.pop_all()
+    return run_job(job, plan, path, folder, checkpoint_every, display)
+
+
+def newest_update(job: Job, path: Path, first_row: int) -> int:
+    """Updates done at the newest checkpoint of a group; 0 without one. Raises UsageError if it is another job's."""
+    with contextlib.closing(Checkpoints(path, first_row)) as checkpoints:
+        for update in checkpoints.updates():
+            with contextlib.suppress(DamagedError):
+                jobs.check_same(job, checkpoints.record(update).about, path)
+                return update
+    return 0
+
+
+def run_job(
+    job: Job,
+    plan: Plan,
+    path: Path | None,
+    folder: runs.Folder | None,
+    checkpoint_every: int | None,
+    display: Display,
+    limit: int | None = None,
+) -> Run:
+    """Train a job from where its folder is to the end, or for its first `limit` updates.
+
+    `path` is None for a run in memory; `folder` is None in all processes but the first.
+    """
     started = time.monotonic()
-    programs = compile_programs(
-        module, config, row_config, env, env_params, plan, num_updates, eval_every, eval_episodes, display
-    )
+    programs = compile_programs(job, plan, display)
     compiled = time.monotonic()
+    num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: runs.Pieces = {}
-    finals = []
-    interrupted = False
-    with ctrl_c() as stop:
-        for first in range(0, num_rows, plan.rows):
-            if num_rows > plan.rows:
-                display.say(f"rows {first} to {min(first + plan.rows, num_rows) - 1} of {num_rows}")
-            # Rows that only fill up repeat the last one; they are dropped when metrics are read.
-            rows = np.minimum(np.arange(first, first + plan.padded), min(first + plan.rows, num_rows) - 1)
-            real = min(plan.rows, num_rows - first)
-            group_config = config if row_config is None else take(row_config, rows)
-            group = Group(programs, plan, group_config, row_seeds[rows], real)
-            for update, values in group.train(num_updates, eval_every, stop):
-                pieces[first, update] = values
-                if board:
-                    board.write(first, values)
-                done = first * num_updates + real * (update + values["env_steps"].shape[1])
-                display.progress(done, num_rows * num_updates, values)
-                if folder and time.monotonic() - folder.written_at > WRITE_SECONDS:
-                    folder.write_metrics(pieces)
-            finals.append(group.state)
-            if stop.is_set():
-                interrupted = True
+    policies = []
+    steps_before, stopped = 0.0, False
+    with contextlib.closing(folder) if folder else contextlib.nullcontext(), signals() as stop:
+        for first in range(0, job.num_rows, plan.rows):
+            group = Group(programs, plan, job, first)
+            if job.num_rows > plan.rows:
+                display.say(f"rows {first} to {first + group.real - 1} of {job.num_rows}")
+            keeper = Keeper(job, group, path, folder, pieces, display)
+            start = keeper.restore()
+            steps_before += group.env_steps.sum()
+            for update, values in group.train(start, num_updates, checkpoint_every, stop):
+                if values is None:
+                    keeper.save(update)
+                    continue
+                keeper.keep(update, values)
+                done = first * num_updates + group.real * (update + values["env_steps"].shape[1])
+                display.progress(done, job.num_rows * num_updates, values)
+            keeper.close()
+            policies.append(group.policy_leaves())
+            stopped = group.stopped
+            if stopped:
                 break
-    if folder:
-        folder.write_metrics(pieces)
-    if board:
-        board.close()
-    trained = time.monotonic()
+        trained = time.monotonic()
 
-    _, updates = runs.end_of(pieces)
-    shape = (num_seeds, updates) if num_settings is None else (num_settings, num_seeds, updates)
-    run = Run(name, settings, seeds, runs.join(pieces, shape), {}, list(batched), folder.path if folder else None)
-    run.act = make_act(module, config, row_config, env, env_params, plan, finals)
-    steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
-    run.summary = {
-        "status": "interrupted" if interrupted else "finished",
-        **runs.summarise(run),
-        "env_steps": steps,
-        "compile_seconds": round(compiled - started, 2),
-        "train_seconds": round(trained - compiled, 2),
-        "steps_per_second": round(steps / (trained - compiled)),
-    }
-    if folder:
-        folder.write_summary(run.summary)
+        _, updates = runs.end_of(pieces)
+        shape = (*job.shape, updates)
+        run = Run(job.name, job.settings, job.seeds, runs.join(pieces, shape), {}, job.batched, path)
+        run.trained = Trained(job, {name: np.concatenate([p[name] for p in policies]) for name in policies[0]})
+        steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
+        run.summary = {
+            "status": "interrupted" if stopped else "finished",
+            **({"stopped_by": stop.by} if stopped else {}),
+            **runs.summarise(run),
+            "env_steps": steps,
+            "compile_seconds": round(compiled - started, 2),
+            "train_seconds": round(trained - compiled, 2),
+            "steps_per_second": round((steps - steps_before) / (trained - compiled)),
+        }
+        if folder:
+            with keeper.unwritten("its summary"):
+                folder.write_summary(run.summary)
     return run
 
 
-def leaves(config: Any) -> dict[str, Any]:
-    """The settings of a flax dataclass that are traced, and may be batched."""
-    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.metadata.get("pytree_node", True)}
+def job_bytes(job: Job, saved: bool) -> int:
+    """Memory that a row takes at its peak; see `memory.row_bytes`."""
+    return memory.row_bytes(job.make(job.config_of(0)), saved)
 
 
-def arrays_for_lists(config: Any) -> Any:
-    """`config` with settings given as lists, to be batched, as arrays: a list would be a branch of the pytree."""
-    lists = {name: np.asarray(x) for name, x in leaves(config).items() if isinstance(x, list | tuple)}
-    return dataclasses.replace(config, **lists)
-
-
-def batched_settings(config: Any) -> dict[str, tuple[int, ...]]:
-    """The names of batched settings with their shapes `[K]`. Raises UsageError unless these are one length."""
-    shapes = {name: np.shape(x) for name, x in leaves(config).items() if x is not None and np.ndim(x) > 0}
-    first = next(iter(shapes.values()), (1,))
-    if len(set(shapes.values())) > 1 or len(first) != 1 or 0 in first:
-        found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-        raise UsageError(f"batched settings must be lists of one length; they have the shapes {found}")
-    return shapes
-
-
-def take(tree: Any, index: Any) -> Any:
-    """`x[index]` of every leaf."""
-    return jax.tree.map(lambda x: x[index], tree)
-
-
-def rows_of(config: Any, num_settings: int, num_seeds: int) -> Any:
-    """A Config whose leaves hold a value per row: settings x seeds."""
-    return jax.tree.map(lambda x: np.repeat(np.broadcast_to(np.float32(x), num_settings), num_seeds), config)
-
-
-def _plain(x: Any) -> Any:
-    """A setting as JSON has it."""
-    if isinstance(x, tuple | list):
-        return [_plain(y) for y in x]
-    if isinstance(x, np.integer | np.floating):
-        return x.item()
-    return x if x is None or isinstance(x, bool | int | float | str) else np.asarray(x, np.float64).tolist()
-
-
-def row_bytes(module: ModuleType, config: Any, env: Any, env_params: Any, num_settings: int | None) -> int:
-    """Memory that one row takes at its peak: its state, and the largest moment of an update, by the traced program."""
-    one = config if num_settings is None else jax.tree.map(lambda x: x if np.ndim(x) == 0 else x[0], config)
-    agent = module.make(one, env, env_params)
-    state = jax.eval_shape(agent.init, jax.random.key(0))
-    return peak_bytes(jax.make_jaxpr(agent.update)(state, jnp.int32(0)).jaxpr)
-
-
-def peak_bytes(jaxpr: Any) -> int:
-    """The most bytes of values alive at once, if each is freed after its last use and nothing is fused.
-
-    What is written in place takes the place of an operand of its shape that is not used any more: so a replay buffer
-    counts once.
-    """
-
-    def size(var: Any) -> int:
-        # A PRNG key's dtype knows the bytes of a key; every other dtype those of an element.
-        return math.prod(var.aval.shape) * var.aval.dtype.itemsize if hasattr(var.aval, "shape") else 0
-
-    literal = jax_core.Literal
-    last_use = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, literal)}
-    last_use |= {v: len(jaxpr.eqns) for v in jaxpr.outvars if not isinstance(v, literal)}
-    alive = sum(size(v) for v in {*jaxpr.invars, *jaxpr.constvars})
-    peak = alive
-    for i, eqn in enumerate(jaxpr.eqns):
-        inner = 0
-        for sub in jax_core.jaxprs_in_params(eqn.params):
-            inner = max(inner, peak_bytes(sub) - sum(size(v) for v in {*sub.invars, *sub.constvars}))
-        done = {v for v in eqn.invars if not isinstance(v, literal) and last_use[v] == i}
-        free = collections.Counter(str(v.aval) for v in done if eqn.primitive.name in IN_PLACE)
-        reused = free & collections.Counter(str(v.aval) for v in eqn.outvars)
-        taken_over = sum(count * next(size(v) for v in done if str(v.aval) == aval) for aval, count in reused.items())
-        alive += sum(size(v) for v in eqn.outvars) - taken_over
-        peak = max(peak, alive + inner)
-        alive -= sum(size(v) for v in done) - taken_over
-        alive -= sum(size(v) for v in eqn.outvars if last_use.get(v, i) == i)
-    return peak
-
-
-def free_bytes(devices: Sequence[jax.Device]) -> int:
-    """Free memory, of all `devices` together."""
-    if devices[0].platform == "cpu":
-        import psutil
-
-        return int(psutil.virtual_memory().available)
-    stats = [device.memory_stats() or {} for device in devices]
-    return sum(s.get("bytes_limit", 2**33) - s.get("bytes_in_use", 0) for s in stats)
-
-
-def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, display: Display) -> Plan:
-    """Choose groups that fit the memory, and as many devices as divide a group's rows with the least filling up."""
-    devices = jax.devices()
+def make_plan(
+    num_rows: int, bytes_per_row: int, memory_gb: float | None, display: Display, rows: int | None = None
+) -> Plan:
+    """Choose groups of `rows` rows, or that fit the memory, and as many devices as fill up with the least padding."""
+    devices, processes = jax.devices(), jax.process_count()
     if memory_gb is not None and not memory_gb > 0:
         raise UsageError(f"memory_gb is {memory_gb}; it must be above 0")
-    budget = memory_gb * 1e9 if memory_gb is not None else MEMORY_SHARE * free_bytes(devices)
-    fit = int(budget // bytes_per_row)
-    if fit < 1:
+    budget = memory_gb * 1e9 if memory_gb is not None else MEMORY_SHARE * memory.free_bytes()
+    # Of every process its own share; all must come to the same groups.
+    fit = processes * int(hosts.gathered([min(int(budget // bytes_per_row), 2**31 - 1)]).min())
+    if fit < (1 if rows is None else min(rows, num_rows)):
+        what = "one seed takes" if rows is None else f"{rows} seeds, which this run trains at once, take"
         raise UsageError(
-            f"one seed takes about {bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there are; "
-            "a smaller rollout, replay buffer, population or network would take less"
+            f"{what} about {(rows or 1) * bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there "
+            "are; a smaller rollout, replay buffer, population or network would take less"
         )
-    groups = math.ceil(num_rows / fit)
-    rows = math.ceil(num_rows / groups)
+    if rows is None:
+        rows = math.ceil(num_rows / math.ceil(num_rows / fit))
+    groups = math.ceil(num_rows / rows)
     per_device = math.ceil(rows / len(devices))
-    used = math.ceil(rows / per_device)
+    # Every process has to take part, with rows that only fill up if there are not enough.
+    used = math.ceil(rows / per_device) if processes == 1 else len(devices)
     if groups > 1:
         display.say(
             f"{num_rows} seeds would take about {num_rows * bytes_per_row / 1e6:,.0f} MB, and {budget / 1e6:,.0f} MB "
@@ -356,32 +352,22 @@ def make_plan(num_rows: int, bytes_per_row: int, memory_gb: float | None, displa
     return Plan(mesh, rows, per_device * used)
 
 
-def compile_programs(
-    module: ModuleType,
-    config: Any,
-    row_config: Any,
-    env: Any,
-    env_params: Any,
-    plan: Plan,
-    num_updates: int,
-    eval_every: int,
-    eval_episodes: int,
-    display: Display,
-) -> Programs:
+def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
     """Compile what trains a group: init, a chunk of updates, and the evaluation if there is one."""
+    config, row_config = job.config, job.row_config
     by_row, everywhere = NamedSharding(plan.mesh, P("seed")), NamedSharding(plan.mesh, P())
     config_axis, config_sharding = (None, everywhere) if row_config is None else (0, by_row)
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((plan.padded,) if row_config is not None else (), jnp.float32), config
     )
     keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.arange(plan.padded)))
-    chunk_size = min(MAX_CHUNK, num_updates)
+    chunk_size = min(MAX_CHUNK, job.agent.num_updates)
 
     def init(config: Any, keys: jax.Array) -> Any:
-        return jax.vmap(lambda c, key: module.make(c, env, env_params).init(key), (config_axis, 0))(config, keys)
+        return jax.vmap(lambda c, key: job.make(c).init(key), (config_axis, 0))(config, keys)
 
     def update(config: Any, state: Any, step: jax.Array) -> Any:
-        return jax.vmap(lambda c, s: module.make(c, env, env_params).update(s, step), (config_axis, 0))(config, state)
+        return jax.vmap(lambda c, s: job.make(c).update(s, step), (config_axis, 0))(config, state)
 
     state = jax.eval_shape(init, shapes, keys)
     names = sorted(jax.eval_shape(update, shapes, state, jnp.int32(0))[1])
@@ -397,7 +383,7 @@ def compile_programs(
 
     def evaluate(config: Any, state: Any, keys: jax.Array) -> dict[str, jax.Array]:
         def one(config: Any, state: Any, key: jax.Array) -> dict[str, jax.Array]:
-            return evaluate_one(module.make(config, env, env_params), state, key, env, env_params, eval_episodes)
+            return evaluation.evaluate(job.make(config), state, key, job.env, job.env_params, job.eval_episodes)
 
         return jax.vmap(one, (config_axis, 0, 0))(config, state, keys)
 
@@ -415,149 +401,221 @@ def compile_programs(
         shardings = (config_sharding, by_row, everywhere, everywhere)
         compiled_chunk = jit(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
     compiled_evaluate = None
-    if eval_every:
+    if job.eval_every:
         with display.compiling("the evaluation"):
             compiled_evaluate = jit(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
-    return Programs(compiled_init, compiled_chunk, compiled_evaluate, names)
+    return Programs(compiled_init, compiled_chunk, compiled_evaluate, names, state)
 
 
-def evaluate_one(
-    agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int
-) -> dict[str, jax.Array]:
-    """Mean return and length of `episodes` whole episodes, through the contract's `policy`: greedy, and sampled too.
+class Stop(threading.Event):
+    """Set when the training is to end after the chunk under way."""
 
-    A policy that follows from action values is greedy itself: there is nothing to sample.
-    """
-    limit = getattr(env_params, "max_steps_in_episode", None)
-    limit = EVAL_LIMIT if limit is None else limit
-    space = env.action_space(env_params)
-
-    def one(key: jax.Array, greedy: bool) -> tuple[jax.Array, jax.Array]:
-        key, key_reset = jax.random.split(key)
-        obs, env_state = env.reset(key_reset, env_params)
-
-        def step(carry: Any) -> Any:
-            t, _, total, obs, env_state = carry
-            key_act, key_env = jax.random.split(jax.random.fold_in(key, t))
-            action = choose(agent.policy(state, obs), space, None if greedy else key_act)
-            obs, env_state, reward, terminated, truncated, _ = env.step(key_env, env_state, action, env_params)
-            return t + 1, ~(terminated | truncated), total + reward, obs, env_state
-
-        start = (jnp.int32(0), jnp.bool(True), jnp.float32(0), obs, env_state)
-        t, _, total, _, _ = jax.lax.while_loop(lambda carry: carry[1] & (carry[0] < limit), step, start)
-        return total, t.astype(jnp.float32)
-
-    result: dict[str, jax.Array] = {}
-    obs, _ = env.reset(key, env_params)
-    of_action_values = agent.value is not None and agent.value(state, obs).ndim
-    for how in ("greedy",) if of_action_values else ("greedy", "sampled"):
-        # The same keys for both: they meet the same starts.
-        total, length = jax.vmap(functools.partial(one, greedy=how == "greedy"))(jax.random.split(key, episodes))
-        result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}
-    return result
-
-
-def choose(policy: Any, space: Any, key: jax.Array | None) -> jax.Array:
-    """An action from what the contract's `policy` gives: the likeliest without a key, a draw with one."""
-    if isinstance(policy, tuple):
-        mean, std = policy
-        action = mean if key is None else mean + std * jax.random.normal(key, mean.shape)
-        return jnp.clip(action.reshape(space.shape), space.low, space.high).astype(space.dtype)
-    return jnp.argmax(policy) if key is None else jax.random.categorical(key, jnp.log(policy))
+    by = ""
+    """the signal's name"""
 
 
 class Group:
-    """Rows that train at once."""
+    """Rows that train at once: those of `job` from `first` on."""
 
-    def __init__(self, programs: Programs, plan: Plan, config: Any, seeds: np.ndarray, real: int):
-        by_row = NamedSharding(plan.mesh, P("seed"))
-        self.programs, self.real = programs, real
-        self.config = jax.tree.map(lambda x: np.asarray(x, np.float32), config)
-        self.keys = jax.device_put(jax.vmap(jax.random.key)(jnp.asarray(seeds)), by_row)
-        self.state = programs.init(self.config, self.keys)
-        self.finished = 0.0  # when the devices finished the last chunk
+    def __init__(self, programs: Programs, plan: Plan, job: Job, first: int):
+        self.programs, self.job, self.first = programs, job, first
+        self.by_row = NamedSharding(plan.mesh, P("seed"))
+        self.padded, self.real = plan.padded, min(plan.rows, job.num_rows - first)
+        # Rows that only fill up repeat the last one; they are dropped when metrics are read.
+        rows = first + np.minimum(np.arange(plan.padded), self.real - 1)
+        config = job.config if job.row_config is None else take(job.row_config, rows)
+        self.config = jax.tree.map(
+            lambda x: jax.device_put(np.float32(x), NamedSharding(plan.mesh, P("seed") if np.ndim(x) else P())), config
+        )
+        self.keys = jax.jit(jax.vmap(jax.random.key), out_shardings=self.by_row)(job.row_seeds[rows])
+        self.state: Any = None
+        self.env_steps = np.zeros(self.real)  # of each row so far
+        self.stopped = False
 
     def train(
-        self, num_updates: int, eval_every: int, stop: threading.Event
-    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-        """Yield the metrics `[rows, updates]` of each chunk with its first update, one chunk behind the devices."""
-        done, count, pending, steps = 0, 1, None, 0.0
+        self, done: int, until: int, checkpoint_every: int | None, stop: Stop
+    ) -> Iterator[tuple[int, dict[str, np.ndarray] | None]]:
+        """Train from update `done` to update `until`, one chunk ahead of the host.
+
+        Yield each chunk's first update with its metrics `[rows, updates]`; and, where the state may be saved, the
+        number of updates done with None: all their metrics have been given by then. The last is one of these.
+        """
+        eval_every, num_updates = self.job.eval_every, self.job.agent.num_updates
+        multiples = [n for n in (eval_every, checkpoint_every) if n]
+        finished = 0.0  # when the devices finished the last chunk
+        count, pending, due, saved_at = 1, None, False, time.monotonic()
         while True:
+            # One decision for all processes, or they would not run the same programs.
+            votes = hosts.gathered([count, due, stop.is_set()])
+            count, due, self.stopped = int(votes[0, 0]), bool(votes[:, 1].any()), bool(votes[:, 2].any()) and done > 0
             dispatched = None
-            if done < num_updates and not stop.is_set():
-                count = min(count, num_updates - done, *([eval_every - done % eval_every] if eval_every else []))
-                self.state, buffer = self.programs.chunk(self.config, self.state, np.int32(done), np.int32(count))
-                evaluation = None
-                at_end = done + count == num_updates
-                if self.programs.evaluate and ((done + count) % eval_every == 0 or at_end):
-                    keys = jax.vmap(jax.random.fold_in, (0, None))(self.keys, done + count)
-                    evaluation = self.programs.evaluate(self.config, self.state, keys)
-                dispatched = done, count, buffer, evaluation, time.monotonic()
-                done += count
+            if done < until and not due and not self.stopped:
+                size = min(count, until - done, *(n - done % n for n in multiples))
+                self.state, buffer = self.programs.chunk(self.config, self.state, np.int32(done), np.int32(size))
+                results = None
+                if self.programs.evaluate and ((done + size) % eval_every == 0 or done + size == num_updates):
+                    keys = jax.vmap(jax.random.fold_in, (0, None))(self.keys, done + size)
+                    results = self.programs.evaluate(self.config, self.state, keys)
+                dispatched = done, size, buffer, results, time.monotonic()
+                done += size
+                due = bool(checkpoint_every and done % checkpoint_every == 0)
             if pending is not None:
-                update, count_read, buffer, evaluation, since = pending
-                values = self._read(buffer, count_read, evaluation)
+                update, size, buffer, results, since = pending
+                values = self._read(buffer, size, results)
                 now = time.monotonic()
                 # The devices began this chunk when it was sent off, or when the one before was finished.
-                seconds = now - max(since, self.finished)
-                self.finished = now
-                before, steps = steps, values["env_steps"][:, -1].sum(dtype=np.float64)
-                values["steps_per_second"] = np.full_like(values["env_steps"], (steps - before) / seconds)
-                count = max(1, min(MAX_CHUNK, int(count_read * CHUNK_SECONDS / seconds), 8 * count_read))
+                seconds = now - max(since, finished)
+                finished = now
+                before, self.env_steps = self.env_steps, values["env_steps"][:, -1].astype(np.float64)
+                values["steps_per_second"] = np.full_like(
+                    values["env_steps"], (self.env_steps.sum() - before.sum()) / seconds
+                )
+                count = max(1, min(MAX_CHUNK, int(size * CHUNK_SECONDS / seconds), 8 * size))
+                due = due or (checkpoint_every is None and now - saved_at > CHECKPOINT_SECONDS)
                 yield update, values
             if dispatched is None:
-                return
+                yield done, None
+                if done == until or self.stopped:
+                    return
+                due, saved_at = False, time.monotonic()
             pending = dispatched
 
     def _read(self, buffer: jax.Array, count: int, evaluation: Any) -> dict[str, np.ndarray]:
         """Wait for a chunk's metrics, without the rows that only fill up."""
         # A row per line in memory, so that slicing keeps whole seeds together.
-        array = np.asarray(buffer)[: self.real, :count]
+        array = hosts.to_host(buffer)[: self.real, :count]
         values = {name: np.ascontiguousarray(array[:, :, i]) for i, name in enumerate(self.programs.names)}
         for name, x in (evaluation or {}).items():
             values[name] = np.full((self.real, count), np.nan, np.float32)
-            values[name][:, -1] = np.asarray(x)[: self.real]
+            values[name][:, -1] = hosts.to_host(x)[: self.real]
         return values
 
+    def policy_leaves(self) -> dict[str, np.ndarray]:
+        """What acting takes of the state, `[rows, ...]` on the host."""
+        leaves = evaluation.named_leaves(self.state)
+        return {name: hosts.to_host(leaves[name])[: self.real] for name in self.job.policy_leaves}
 
-def make_act(
-    module: ModuleType, config: Any, row_config: Any, env: Any, env_params: Any, plan: Plan, finals: list[Any]
-) -> Callable[..., Any]:
-    """(row, observation, key or None) -> action, of the trained rows."""
-    space = env.action_space(env_params)
 
-    @jax.jit
-    def act(config: Any, state: Any, obs: Any, key: Any) -> Any:
-        return choose(module.make(config, env, env_params).policy(state, obs), space, key)
+class Keeper:
+    """Writes a group's metrics and checkpoints to the run's folder, and reads them back; for a run in memory, nothing.
 
-    def of_row(row: int, obs: Any, key: Any = None) -> Any:
-        group, index = divmod(row, plan.rows)
-        if group >= len(finals):
-            raise UsageError("the run was interrupted before this seed began")
-        state = take(finals[group], index)
-        one = config if row_config is None else take(row_config, row)
-        return act(one, state, jnp.asarray(obs), key)
+    What cannot be written, on a full disk for one, is warned of and tried again; the training goes on.
+    """
 
-    return of_row
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        path: Path | None,
+        folder: runs.Folder | None,
+        pieces: runs.Pieces,
+        display: Display,
+    ):
+        self.job, self.group, self.path, self.folder = job, group, path, folder
+        self.pieces, self.display = pieces, display
+        self.checkpoints = None if path is None else Checkpoints(path, group.first)
+        self.saved: int | None = None
+        self.board: runs.TensorBoard | None = None
+
+    def restore(self) -> int:
+        """Bring the group to its newest checkpoint, or to its start; returns the updates done."""
+        group, update = self.group, 0
+        for candidate in self.checkpoints.updates() if self.checkpoints else ():
+            assert self.checkpoints is not None
+            assert self.path is not None
+            try:
+                record = self.checkpoints.record(candidate)
+                kept = runs.pieces_until(self.path, group.first, candidate)
+                arrays = self.checkpoints.load(record)
+            except (DamagedError, UsageError) as error:
+                self.checkpoints.set_aside(candidate, str(error), self.display.warn)
+                continue
+            group.state = place(arrays, group.programs.state, group.padded, group.by_row)
+            update = self.saved = candidate
+            last = kept[max(kept)]
+            if self.job.eval_every and update % self.job.eval_every:
+                # An evaluation here was that of the end, before the run was extended.
+                for name in last:
+                    if name.startswith("eval_"):
+                        last[name][:, -1] = np.nan
+            self.pieces |= kept
+            group.env_steps = last["env_steps"][:, -1].astype(np.float64)
+            self.display.say(f"going on after update {update}")
+            break
+        else:
+            group.state = group.programs.init(group.config, group.keys)
+        with hosts.together():
+            if self.folder:
+                dropped = self.folder.cut(group.first, update, self.pieces)
+                if dropped and not update:
+                    self.display.warn("there is no checkpoint to go on from: the training begins again")
+                labels = self.job.labels[group.first :][: group.real]
+                self.board = runs.TensorBoard(self.folder.path, labels, group.env_steps)
+        return update
+
+    def keep(self, update: int, values: dict[str, np.ndarray]) -> None:
+        """Keep a chunk's metrics, and write them now and then."""
+        self.pieces[self.group.first, update] = values
+        if self.board:
+            self.board.write(values)
+        if self.folder and time.monotonic() - self.folder.written_at > WRITE_SECONDS:
+            with self.unwritten("metrics"):
+                self.folder.write_metrics(self.pieces)
+
+    def save(self, update: int) -> None:
+        """Write all metrics, then begin to write the state: a checkpoint never comes before its metrics."""
+        if self.checkpoints is None:
+            return
+        with self.unwritten("the checkpoint before"):
+            self.checkpoints.wait()
+        with self.unwritten(f"the checkpoint of update {update}"):
+            with hosts.together():
+                if self.folder:
+                    self.folder.write_metrics(self.pieces)
+            if update != self.saved:
+                self.checkpoints.save(self.job.about(), self.group.real, update, self.group.state)
+                self.saved = update
+
+    def close(self) -> None:
+        if self.checkpoints:
+            with self.unwritten("the last checkpoint"):
+                self.checkpoints.close()
+        if self.board:
+            self.board.close()
+
+    @contextlib.contextmanager
+    def unwritten(self, what: str) -> Iterator[None]:
+        """Turn a failure to write `what` into a warning."""
+        try:
+            yield
+        except Exception as error:  # the file system's errors come through Orbax in many kinds
+            reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
+            self.display.warn(f"{self.path}: {what} could not be written: {type(error).__name__}: {reason:.200}")
+
+
+def take(tree: Any, index: Any) -> Any:
+    """`x[index]` of every leaf."""
+    return jax.tree.map(lambda x: x[index], tree)
 
 
 @contextlib.contextmanager
-def ctrl_c() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; the second one interrupts at once. Outside the main thread, never set."""
-    stop = threading.Event()
+def signals() -> Iterator[Stop]:
+    """What Ctrl-C or SIGTERM sets; a second one interrupts at once. Outside the main thread, never set."""
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    previous = signal.getsignal(signal.SIGINT)
 
     def handler(signum: int, frame: Any) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
+        stop.by = signal.Signals(signum).name
         print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
 
-    signal.signal(signal.SIGINT, handler)
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, old in previous.items():
+            signal.signal(number, old)

@@ -3,6 +3,7 @@
     config.json        settings, options, and the command        environment.json   versions, devices, git commit, date
     metrics/*.npz      chunks of metrics, `[row, update]`         summary.json       scores and how the run ended
     source/            the agent's file as run, uncommitted diff  tensorboard/       events, if tensorboardX is there
+    checkpoints/       the whole state: see rlref.checkpoint
 
 Every file is written under another name and then moved, so that a killed run leaves a folder that loads.
 """
@@ -17,10 +18,11 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +32,13 @@ from rlref.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from rlref.trained import Trained
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
 
 Pieces = dict[tuple[int, int], dict[str, np.ndarray]]  # (first row, first update) -> metrics [rows, updates]
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "orbax-checkpoint", "numpy", "scipy")
@@ -49,8 +58,10 @@ class Run:
     """names of the settings that hold a value per setting"""
     path: Path | None = None
     """the run's folder; None if it was not kept"""
-    act: Callable[..., Any] | None = dataclasses.field(default=None, repr=False)
-    """(row, observation, key or None) -> action, of the run just trained; None after `load`"""
+    trained: "Trained | None" = dataclasses.field(default=None, repr=False)
+    """what acting takes, of the run just trained; after `load`, read from the folder when it is first asked for"""
+    given: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    """what its folder cannot name: `agent`, `env` and `env_params` of `load`"""
 
     @property
     def score(self) -> str:
@@ -63,18 +74,16 @@ class Run:
         return last(self.metrics[self.score])
 
     def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
-        """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given."""
-        if self.act is None:
-            raise RuntimeError(
-                "this run was loaded from its folder, which holds no parameters; train again to get its policy"
-            )
-        if seed not in self.seeds:
-            raise UsageError(f"the run has no seed {seed}; it has {self.seeds[0]} to {self.seeds[-1]}")
-        num_settings = next(iter(self.metrics.values())).shape[0] if self.batched else 1
-        if not 0 <= setting < num_settings:
-            raise UsageError(f"the run has no setting {setting}; it has 0 to {num_settings - 1}")
-        act, row = self.act, setting * len(self.seeds) + self.seeds.index(seed)
-        return lambda obs, key=None: act(row, obs, key)
+        """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given.
+
+        Raises UsageError if there is no such seed, or, of a run from a folder, what `rlref.trained.of_folder` raises.
+        """
+        if self.trained is None:
+            from rlref import trained
+
+            assert self.path is not None
+            self.trained = trained.of_folder(self.path, **self.given)
+        return self.trained.policy(self.trained.row(seed, setting))
 
     def to_frame(self) -> "pd.DataFrame":
         """One line per seed and update (and setting), with a column per metric."""
@@ -122,8 +131,23 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` atomically; NaN and infinities become null, which JSON has."""
+def write(path: Path, save: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file atomically: under another name, onto the disk, and then moved."""
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        save(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def save_arrays(path: Path, values: dict[str, np.ndarray]) -> None:
+    """Write arrays atomically, in NumPy's format."""
+    write(path, lambda file: np.savez(file, **values))  # type: ignore[arg-type]
+
+
+def json_text(value: Any) -> str:
+    """`value` as JSON; NaN and infinities become null, which JSON has."""
 
     def clean(x: Any) -> Any:
         if isinstance(x, dict):
@@ -132,32 +156,94 @@ def write_json(path: Path, value: Any) -> None:
             return [clean(v) for v in x]
         return None if isinstance(x, float) and not np.isfinite(x) else x
 
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(clean(value), indent=1, allow_nan=False) + "\n")
-    os.replace(part, path)
+    return json.dumps(clean(value), indent=1, allow_nan=False)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` atomically."""
+    write(path, lambda file: file.write(f"{json_text(value)}\n".encode()))
+
+
+def in_json(x: Any) -> Any:
+    """Settings for JSON, which has no infinity: as the word that float() reads."""
+    if isinstance(x, list):
+        return [in_json(y) for y in x]
+    if isinstance(x, dict):
+        return {name: in_json(y) for name, y in x.items()}
+    return str(x) if isinstance(x, float) and not np.isfinite(x) else x
+
+
+def out_of_json(x: Any) -> Any:
+    """The settings that `in_json` wrote."""
+    if isinstance(x, list):
+        return [out_of_json(y) for y in x]
+    if isinstance(x, dict):
+        return {name: out_of_json(y) for name, y in x.items()}
+    return float(x) if x in ("inf", "-inf", "nan") else x
 
 
 class Folder:
-    """The folder of a run that is being trained."""
+    """The folder of a run that is being trained, by this process alone."""
 
-    def __init__(self, path: Path, source: Path | None, config: dict[str, Any]):
+    def __init__(self, path: Path):
+        """Take hold of a run's folder. Raises UsageError while another process trains it."""
+        self.path = path
+        self.written: set[tuple[int, int]] = set()
+        self.written_at = time.monotonic()
+        self.lock = (path / "lock").open("w")  # the system lets go of it when this process ends, however it does
+        if fcntl:
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.lock.close()
+                raise UsageError(f"{path} is being trained by another process; wait for it, or stop it") from None
+            except OSError:  # a file system without locks
+                pass
+
+    @classmethod
+    def create(cls, path: Path, source: Path | None, config: dict[str, Any]) -> "Folder":
         """Make `path`, which must not exist yet, and write everything that is known before training."""
         if path.exists():
             raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
         try:
             (path / "metrics").mkdir(parents=True)
             (path / "source").mkdir()
-            write_json(path / "config.json", config)
-            write_json(path / "environment.json", environment(source))
             if source:
                 shutil.copy(source, path / "source" / source.name)
                 if diff := _git(source.parent, "diff", "HEAD"):
                     (path / "source" / "uncommitted.diff").write_text(diff)
+            write_json(path / "environment.json", environment(source))
+            write_json(path / "config.json", config)  # last: what has one can be resumed
+            return cls(path)
         except OSError as error:
             raise UsageError(f"cannot write the run to {path}: {error.strerror}; give another --run-dir") from error
-        self.path = path
-        self.written: set[tuple[int, int]] = set()
-        self.written_at = time.monotonic()
+
+    def close(self) -> None:
+        self.lock.close()
+
+    def reopen(self, config: dict[str, Any], source: Path | None, command: list[str]) -> None:
+        """Note that the run goes on, by which command and where."""
+        (self.path / "summary.json").unlink(missing_ok=True)
+        history = read_environment(self.path)
+        resumed = [*history.get("resumed", []), {"command": command, **environment(source)}]
+        write_json(self.path / "environment.json", history | {"resumed": resumed})
+        write_json(self.path / "config.json", config)
+
+    def cut(self, first_row: int, update: int, pieces: Pieces) -> bool:
+        """Drop all metrics of the rows from `first_row` on after `update`; whether there were any.
+
+        `pieces` are those that stay, of these rows as `pieces_until` gives them.
+        """
+        starts = [start for row, start in pieces if row == first_row]
+        dropped = False
+        for start, file in reversed(metric_files(self.path, first_row)):
+            if start not in starts:
+                file.unlink()
+                dropped = True
+            elif start == max(starts):  # it may reach beyond
+                save_arrays(file, pieces[first_row, start])
+        self.written |= pieces.keys()
+        return dropped
 
     def write_metrics(self, pieces: Pieces) -> None:
         """Write those of `pieces` that are not on disk yet, in one file per group of rows."""
@@ -173,10 +259,7 @@ class Folder:
                 {(0, update - start): piece for (_, update), piece in new.items()}, (shape[0] - row, shape[1] - start)
             )
             path = self.path / "metrics" / f"row{row:06d}-update{start:08d}.npz"
-            part = path.with_name(path.name + ".part")
-            with part.open("wb") as file:
-                np.savez(file, **values)  # type: ignore[arg-type]
-            os.replace(part, path)
+            save_arrays(path, values)
             self.written |= new.keys()
         self.written_at = time.monotonic()
 
@@ -202,41 +285,91 @@ def join(pieces: Pieces, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     return {name: x.reshape(shape) for name, x in joined.items()}
 
 
-def load(path: str | Path) -> Run:
+def _place(file: Path) -> tuple[int, int]:
+    """First row and first update of a file of metrics, from its name."""
+    row, update = file.stem.removeprefix("row").split("-update")
+    return int(row), int(update)
+
+
+def metric_files(path: Path, first_row: int) -> list[tuple[int, Path]]:
+    """The files of metrics of the rows from `first_row` on, with their first updates, in order."""
+    return sorted((_place(file)[1], file) for file in (path / "metrics").glob(f"row{first_row:06d}-update*.npz"))
+
+
+def pieces_until(path: Path, first_row: int, update: int) -> Pieces:
+    """The metrics of the first `update` updates of the rows from `first_row` on, from a run's folder.
+
+    Raises UsageError, with the reason, where one is missing or damaged.
+    """
+    pieces: Pieces = {}
+    reached = 0
+    for start, file in metric_files(path, first_row):
+        if start != reached or reached == update:
+            break
+        piece = read_metrics(file)
+        count = min(update - start, next(iter(piece.values())).shape[1])
+        pieces[first_row, start] = {name: np.ascontiguousarray(x[:, :count]) for name, x in piece.items()}
+        reached += count
+    if reached < update:
+        raise UsageError(f"metrics of the updates from {reached} on are missing")
+    return pieces
+
+
+def read_metrics(file: Path) -> dict[str, np.ndarray]:
+    """Metrics `[rows, updates]` of one file. Raises UsageError where it is damaged: a zip file keeps CRCs."""
+    try:
+        with file.open("rb") as opened, np.load(opened) as data:  # opened here: np.load leaks a damaged one
+            return dict(data)
+    except Exception as error:  # zipfile and NumPy raise a dozen kinds of errors on damaged files
+        raise UsageError(f"{file} is damaged ({type(error).__name__}: {error})") from error
+
+
+def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: Any = None) -> Run:
     """Read a run from its folder alone; also one that was killed, up to what it had written.
 
-    Raises UsageError if `path` is no run's folder, or is damaged.
+    Its policy alone takes more, if the run was given it from Python: `agent`, `env` and `env_params` as in `rlref.train`.
+    Raises UsageError if `path` is no run's folder, or is damaged. Damaged metrics are warned of, and NaN.
     """
     path = Path(path)
     if not (path / "config.json").is_file():
         raise UsageError(f"{path} is no run's folder: there is no config.json in it")
     try:
-        return _load(path)
+        run = _load(path)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    run.given = {"agent": agent, "env": env, "env_params": env_params}
+    return run
 
 
 def _load(path: Path) -> Run:
     config = json.loads((path / "config.json").read_text())
     pieces: Pieces = {}
-    for file in sorted((path / "metrics").glob("row*-update*.npz")):
-        row, update = (int(part) for part in file.stem.removeprefix("row").split("-update"))
-        try:
-            with file.open("rb") as opened, np.load(opened) as data:  # opened here: np.load leaks a damaged one
-                pieces[row, update] = dict(data)
-        except (ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise UsageError(f"{file} is damaged ({error}); without it the rest of the run loads") from error
+    for row in sorted({row for row, _ in map(_place, (path / "metrics").glob("row*-update*.npz"))}):
+        for update, file in metric_files(path, row):
+            try:
+                pieces[row, update] = read_metrics(file)
+            except UsageError as error:
+                warnings.warn(f"{error}; its updates are NaN until the run is resumed", stacklevel=4)
     if not pieces:
         raise UsageError(f"{path} holds no metrics yet: the run ended before its first update did")
     _, updates = end_of(pieces)
     num_settings, seeds = config["num_settings"], config["seeds"]
     shape = (len(seeds), updates) if num_settings is None else (num_settings, len(seeds), updates)
-    run = Run(config["agent"], config["config"], seeds, join(pieces, shape), {}, config["batched"], path)
+    run = Run(config["agent"], out_of_json(config["config"]), seeds, join(pieces, shape), {}, config["batched"], path)
     summary = path / "summary.json"
     run.summary = json.loads(summary.read_text()) if summary.exists() else {"status": "killed", **summarise(run)}
     return run
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """What environment.json of a run's folder says. Raises UsageError."""
+    try:
+        found: dict[str, Any] = json.loads((path / "environment.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is damaged: environment.json: {error}") from error
+    return found
 
 
 def environment(source: Path | None) -> dict[str, Any]:
@@ -256,6 +389,7 @@ def environment(source: Path | None) -> dict[str, Any]:
         "platform": platform.platform(),
         "devices": [device.device_kind for device in jax.devices()],
         "default_matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git_commit": (_git(source.parent, "rev-parse", "HEAD").strip() if source else "") or None,
     }
 
@@ -272,17 +406,20 @@ def _git(folder: Path, *arguments: str) -> str:
 class TensorBoard:
     """One writer per row, fed with the last update of each chunk; does nothing where tensorboardX is not installed."""
 
-    def __init__(self, path: Path, names: list[str]):
+    def __init__(self, path: Path, names: list[str], env_steps: np.ndarray):
+        """`env_steps` of each row so far: whatever was written after it, by a run now resumed, is hidden."""
         try:
             from tensorboardX import SummaryWriter
         except ImportError:
             self.writers = []
             return
-        self.writers = [SummaryWriter(str(path / "tensorboard" / name)) for name in names]
+        folders = [str(path / "tensorboard" / name) for name in names]
+        purge = [int(steps) + 1 if steps else None for steps in env_steps]
+        self.writers = [SummaryWriter(f, purge_step=step) for f, step in zip(folders, purge, strict=True)]
 
-    def write(self, row: int, values: dict[str, np.ndarray]) -> None:
-        """Write the last update of metrics `[rows, updates]` that begin at `row`."""
-        for i, writer in enumerate(self.writers[row : row + len(values["env_steps"])]):
+    def write(self, values: dict[str, np.ndarray]) -> None:
+        """Write the last update of metrics `[rows, updates]`."""
+        for i, writer in enumerate(self.writers):
             for name, x in values.items():
                 if np.isfinite(x[i, -1]):
                     tag = metric_table.BY_NAME[name].tag if name in metric_table.BY_NAME else f"diag/{name}"

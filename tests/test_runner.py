@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import dqn, envs, ppo, runner
+from rlref import dqn, envs, jobs, memory, ppo, runner
 from rlref.errors import UsageError
 
 SMALL = ppo.Config(
@@ -25,6 +25,15 @@ SMALL = ppo.Config(
 
 def train(config=SMALL, **options):
     return rlref.train("ppo", config, **({"env": counting_env.Counting()} | options))
+
+
+def row_bytes(module, config):
+    return memory.row_bytes(module.make(config, counting_env.Counting()), saved=False)
+
+
+def job_of(config, num_seeds):
+    env = counting_env.Counting()
+    return jobs.Job(ppo, config, env, env.default_params, list(range(num_seeds)), 0, 1, True)
 
 
 class Recorder(runner.Silent):
@@ -83,7 +92,7 @@ def test_length_of_chunks_changes_nothing(plain, monkeypatch):
 
 def test_more_seeds_than_memory_train_in_groups(plain):
     display = Recorder()
-    row = runner.row_bytes(ppo, SMALL, counting_env.Counting(), counting_env.Params(), None)
+    row = row_bytes(ppo, SMALL)
     grouped = train(num_seeds=3, memory_gb=2.5 * row / 1e9, display=display)
     assert "2 groups of at most 2" in display.said[0]
     assert display.done[-1] == (30, 30)
@@ -105,7 +114,7 @@ def test_memory_estimate_counts_what_is_alive():
         z = y @ y  # 4 MB
         return z.sum()
 
-    estimate = runner.peak_bytes(jax.make_jaxpr(f)(jnp.zeros(1000)).jaxpr)
+    estimate = memory.peak_bytes(jax.make_jaxpr(f)(jnp.zeros(1000)).jaxpr)
     assert 8e6 <= estimate <= 8.1e6
 
 
@@ -118,29 +127,28 @@ def test_memory_estimate_counts_what_is_written_in_place_once():
         return (x, y) if keep else y
 
     for keep, least in ((False, 4e6), (True, 8e6)):
-        estimate = runner.peak_bytes(jax.make_jaxpr(functools.partial(f, keep=keep))(jnp.zeros(1_000_000)).jaxpr)
+        estimate = memory.peak_bytes(jax.make_jaxpr(functools.partial(f, keep=keep))(jnp.zeros(1_000_000)).jaxpr)
         assert least <= estimate <= 1.01 * least
 
 
 def test_memory_estimate_of_a_replay_buffer_is_its_size():
     config = dqn.Config(buffer_size=1_000_000, hidden_sizes=(8,))
     env, params = envs.make_env("CartPole-v1")
-    assert 42e6 <= runner.row_bytes(dqn, config, env, params, None) <= 44e6  # 42 bytes a transition
+    estimate = memory.row_bytes(dqn.make(config, env, params), saved=False)
+    assert 42e6 <= estimate <= 44e6  # 42 bytes a transition
+    assert 84e6 <= memory.row_bytes(dqn.make(config, env, params), saved=True) <= 88e6  # and the copy that is saved
 
 
 def test_memory_estimate_sees_a_rollout():
-    small = runner.row_bytes(ppo, SMALL, counting_env.Counting(), counting_env.Params(), None)
+    small = row_bytes(ppo, SMALL)
     long = dataclasses.replace(SMALL, num_steps=4000, total_timesteps=12_000)
     # 12,000 steps of two float32 observations, before and after, are the least that a rollout holds.
-    assert (
-        runner.row_bytes(ppo, long, counting_env.Counting(), counting_env.Params(), None) - small > 12_000 * 2 * 2 * 4
-    )
+    assert row_bytes(ppo, long) - small > 12_000 * 2 * 2 * 4
 
 
 def test_training_has_no_collective():
     plan = runner.make_plan(8, 1, 1.0, runner.Silent())
-    env = counting_env.Counting()
-    programs = runner.compile_programs(ppo, SMALL, None, env, env.default_params, plan, 10, 0, 1, runner.Silent())
+    programs = runner.compile_programs(job_of(SMALL, 8), plan, runner.Silent())
     text = programs.chunk.as_text()
     assert plan.mesh.devices.size == 4
     for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):

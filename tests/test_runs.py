@@ -70,7 +70,9 @@ def test_unwritable_folder_is_one_line(tmp_path):
 
 
 def test_killed_run_loads_up_to_what_was_written(run, tmp_path):
-    folder = runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    folder = runs.Folder.create(
+        tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text())
+    )
     folder.write_metrics(
         {(0, 0): {"env_steps": np.ones((2, 3), np.float32), "return_mean": np.ones((2, 3), np.float32)}}
     )
@@ -81,7 +83,9 @@ def test_killed_run_loads_up_to_what_was_written(run, tmp_path):
 
 
 def test_group_that_never_ran_is_nan(run, tmp_path):
-    folder = runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    folder = runs.Folder.create(
+        tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text())
+    )
     folder.write_metrics(
         {(0, 0): {"env_steps": np.ones((1, 3), np.float32), "return_mean": np.ones((1, 3), np.float32)}}
     )
@@ -91,7 +95,9 @@ def test_group_that_never_ran_is_nan(run, tmp_path):
 
 
 def test_pieces_are_written_once_and_joined(run, tmp_path):
-    folder = runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    folder = runs.Folder.create(
+        tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text())
+    )
     pieces = {
         (0, u): {"env_steps": np.full((2, 2), u, np.float32), "return_mean": np.zeros((2, 2), np.float32)}
         for u in (0, 2)
@@ -109,7 +115,7 @@ def test_load_of_no_run_is_one_line(tmp_path):
 
 
 def test_load_before_the_first_update_says_so(run, tmp_path):
-    runs.Folder(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+    runs.Folder.create(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
     with pytest.raises(UsageError, match="no metrics yet"):
         rlref.load(tmp_path / "run")
 

@@ -1,0 +1,316 @@
+"""A job: an agent, its settings, an environment and seeds; and getting it back from a run's folder."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core as jax_core
+
+from rlref import envs, evaluation, runs
+from rlref.agents import load_agent
+from rlref.errors import UsageError
+
+LENGTHS = ("total_timesteps", "num_generations")  # the settings that say how long to train
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is trained: all that decides the numbers, and nothing of where or how fast it runs.
+
+    It is trained as rows, one per setting and seed: setting 0 with every seed, setting 1 with every seed, ...
+    """
+
+    module: ModuleType
+    config: Any
+    env: Any
+    env_params: Any
+    seeds: list[int]
+    eval_every: int
+    eval_episodes: int
+    own_env: bool
+    """whether `env` is the caller's object, and not what `config.env_id` names"""
+
+    @functools.cached_property
+    def agent(self) -> Any:
+        """The agent. Raises UsageError for settings or spaces that cannot train."""
+        try:
+            return self.make(self.config)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def make(self, config: Any) -> Any:
+        """The agent of one setting."""
+        return self.module.make(config, self.env, self.env_params)
+
+    @functools.cached_property
+    def policy_leaves(self) -> list[str]:
+        """The names of those leaves of a state that acting takes."""
+        return evaluation.policy_leaves(self.make(self.config_of(0)), self.env, self.env_params)
+
+    @property
+    def name(self) -> str:
+        return self.module.__name__.rpartition(".")[2]
+
+    @functools.cached_property
+    def batched(self) -> list[str]:
+        """The names of the settings that hold a value per setting."""
+        return list(batched_settings(self.config))
+
+    @property
+    def num_settings(self) -> int | None:
+        """How many settings there are; None if none is batched."""
+        return len(getattr(self.config, self.batched[0])) if self.batched else None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.seeds) * (self.num_settings or 1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows as settings and seeds; seeds alone, if no setting is batched."""
+        return (len(self.seeds),) if self.num_settings is None else (self.num_settings, len(self.seeds))
+
+    @property
+    def row_seeds(self) -> np.ndarray:
+        return np.tile(self.seeds, self.num_settings or 1)
+
+    @property
+    def labels(self) -> list[str]:
+        """What each row is called."""
+        seeds, settings = [f"seed-{seed}" for seed in self.seeds], range(self.num_settings or 0)
+        return [f"setting-{i}-{seed}" for i in settings for seed in seeds] or seeds
+
+    @functools.cached_property
+    def row_config(self) -> Any:
+        """A Config whose leaves hold a value per row; None if no setting is batched."""
+        if self.num_settings is None:
+            return None
+        settings, seeds = self.num_settings, len(self.seeds)
+        return jax.tree.map(lambda x: np.repeat(np.broadcast_to(np.float32(x), settings), seeds), self.config)
+
+    def config_of(self, row: int) -> Any:
+        """The Config of one row."""
+        return self.config if self.row_config is None else jax.tree.map(lambda x: x[row], self.row_config)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The Config as plain numbers, strings and lists."""
+        return {f.name: plain(getattr(self.config, f.name)) for f in dataclasses.fields(self.config)}
+
+    @property
+    def source(self) -> Path | None:
+        """The agent's file."""
+        return Path(self.module.__file__) if self.module.__file__ else None
+
+    def about(self) -> dict[str, Any]:
+        """The job as JSON: what two runs must share for one to go on from the other's checkpoint."""
+        return {
+            "agent": self.name,
+            "source_sha256": sha256(self.module),
+            "config": runs.in_json(self.settings),
+            "batched": self.batched,
+            "seeds": self.seeds,
+            "env": type(self.env).__name__ if self.own_env else None,
+            "env_params": repr(self.env_params),
+            "eval_every": self.eval_every,
+            "eval_episodes": self.eval_episodes,
+        }
+
+
+def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = None) -> Job:
+    """The job of a run, from its folder; with `agent`, `env` and `env_params` where it needs them from the caller.
+
+    Raises UsageError where something is missing, or is not what was run.
+    """
+    about = read_about(path)
+    file = path / "source" / f"{about['agent']}.py"
+    if agent is None and not file.is_file():
+        raise UsageError(f"{file} is missing: the run cannot be rebuilt without the agent's file")
+    module = load_agent(file if agent is None else agent)
+    if sha256(module) != about["source_sha256"]:
+        raise UsageError(f"{module.__file__} is not what {path} was trained with: another agent, or changed since")
+    return rebuilt(path, module, about, env, env_params)
+
+
+def sha256(module: ModuleType) -> str | None:
+    """The hash of an agent's file; None if it has none."""
+    return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() if module.__file__ else None
+
+
+def rebuilt(path: Path, module: ModuleType, about: dict[str, Any], env: Any, env_params: Any) -> Job:
+    """The job that `about` tells of, which stands in `path`."""
+    try:
+        config = config_of(module, about["config"], about["batched"])
+    except TypeError as error:
+        raise UsageError(f"{path}: its settings do not fit its agent: {error}") from error
+    if env is None and about["env"] is not None:
+        raise UsageError(
+            f"{path} was trained on an environment given from Python, {about['env']}: give it again, from Python, as "
+            "in rlref.resume(path, env=my_env)"
+        )
+    own_env = env is not None
+    env, default_params = (env, envs.checked(env, "env").default_params) if own_env else envs.make_env(config.env_id)
+    env_params = with_values(default_params, about["env_params_values"]) if env_params is None else env_params
+    if repr(env_params) != about["env_params"]:
+        raise UsageError(
+            f"{path} was trained with the environment parameters {about['env_params']}, not {env_params!r}; from "
+            "Python they can be given as env_params"
+        )
+    evaluated = about.get("eval_every", 0), about.get("eval_episodes", 1)
+    return Job(module, config, env, env_params, about["seeds"], *evaluated, own_env)
+
+
+def lengthened(job: Job, total_timesteps: int) -> Job:
+    """`job` with another number of environment steps of one seed. Raises UsageError if it has more already."""
+    config = job.config
+    if "num_generations" in job.settings and "total_timesteps" not in job.settings:
+        longer = within(total_timesteps, job.module, config, job.env, job.env_params)
+    else:
+        longer = dataclasses.replace(config, total_timesteps=total_timesteps)
+    longer_job = dataclasses.replace(job, config=longer)
+    if longer_job.agent.num_updates < job.agent.num_updates:
+        raise UsageError(
+            f"total_timesteps {total_timesteps} gives {longer_job.agent.num_updates} updates, fewer than the "
+            f"{job.agent.num_updates} of this run; it can only be extended"
+        )
+    return longer_job
+
+
+def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
+    """`config` with as many generations as the environment steps `budget` allow. Raises UsageError if that is none."""
+    try:
+        most = module.make(dataclasses.replace(config, num_generations=1), env, env_params).steps_per_update
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if budget < most:
+        raise UsageError(f"--total-timesteps is {budget}; one generation takes up to {most} environment steps")
+    return dataclasses.replace(config, num_generations=budget // most)
+
+
+def check_same(job: Job, about: dict[str, Any], path: Path) -> None:
+    """Raise UsageError if a checkpoint of `about` is not of `job`; a longer `job` is, where no schedule forbids it."""
+    now = json.loads(json.dumps(job.about()))
+    flat = [{**x, **{f"config.{name}": y for name, y in x["config"].items()}, "config": None} for x in (about, now)]
+    names = sorted(flat[0].keys() | flat[1].keys())
+    differ = {name: (flat[0].get(name), flat[1].get(name)) for name in names if flat[0].get(name) != flat[1].get(name)}
+    for name in LENGTHS:
+        if list(differ) == [f"config.{name}"] and about["config"][name] < now["config"][name]:
+            shorter = dataclasses.replace(job.config, **{name: about["config"][name]})
+            check_extension(dataclasses.replace(job, config=shorter), job, path)
+            return
+    if differ:
+        listed = [f"{name.removeprefix('config.')} was {then} and is {x}" for name, (then, x) in differ.items()]
+        raise UsageError(f"{path} cannot go on with settings other than those of its checkpoints: {', '.join(listed)}")
+
+
+def check_extension(old: Job, new: Job, path: Path) -> None:
+    """Raise UsageError, with the reason, unless `new` does at every update of `old` what `old` does there."""
+    before, after = (job.make(job.config_of(0)) for job in (old, new))
+    state = jax.eval_shape(before.init, jax.random.key(0))
+    first, second = (jax.jit(agent.update).lower(state, jnp.int32(0)).as_text() for agent in (before, after))
+    if first == second:
+        return
+    planned, wanted = schedules(before), schedules(after)
+    changed = [name for name, x in planned.items() if not np.array_equal(x, wanted[name][: len(x)], equal_nan=True)]
+    why = " and ".join(f"{name} runs from {planned[name][0]:.4g} to {planned[name][-1]:.4g}" for name in changed)
+    raise UsageError(
+        f"{path} cannot be extended: {why or 'its updates depend on how many there are'} over all {before.num_updates} "
+        "updates, and those already done would not be what a longer training does there"
+    )
+
+
+def schedules(agent: Any) -> dict[str, np.ndarray]:
+    """The diagnostics that follow from the step alone, `[num_updates]`: learning rates, epsilons."""
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    traced, shapes = jax.make_jaxpr(agent.update, return_shape=True)(state, jnp.int32(0))
+    *of_state, step = traced.jaxpr.invars
+    sources: dict[Any, set[str]] = {step: {"step"}} | {var: {"state"} for var in of_state}
+    for eqn in traced.jaxpr.eqns:
+        read = set().union(*(sources.get(var, set()) for var in eqn.invars if not isinstance(var, jax_core.Literal)))
+        sources |= dict.fromkeys(eqn.outvars, read)
+    names = sorted(shapes[1])
+    outputs = zip(names, traced.jaxpr.outvars[-len(names) :], strict=True)
+    variables = {name: var for name, var in outputs if not isinstance(var, jax_core.Literal)}
+    chosen = [name for name, var in variables.items() if sources.get(var) == {"step"}]
+
+    def of_step(step: jax.Array) -> dict[str, jax.Array]:
+        diagnostics = agent.update(agent.init(jax.random.key(0)), step)[1]
+        return {name: diagnostics[name] for name in chosen}
+
+    steps = jnp.arange(agent.num_updates)
+    return {name: np.asarray(x) for name, x in jax.jit(lambda steps: jax.lax.map(of_step, steps))(steps).items()}
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What config.json says. Raises UsageError."""
+    if not (path / "config.json").is_file():
+        raise UsageError(f"{path} is no run's folder: there is no config.json in it")
+    try:
+        about: dict[str, Any] = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} is damaged: config.json: {error}") from error
+    for name in ("config", "env_params_values"):
+        about[name] = runs.out_of_json(about[name])
+    return about
+
+
+def plain_values(env_params: Any) -> dict[str, Any]:
+    """The environment's parameters that are plain numbers, by name."""
+    if not dataclasses.is_dataclass(env_params):
+        return {}
+    values = {f.name: getattr(env_params, f.name) for f in dataclasses.fields(env_params)}
+    return {name: x for name, x in values.items() if isinstance(x, bool | int | float)}
+
+
+def with_values(env_params: Any, values: dict[str, Any]) -> Any:
+    """`env_params` with what `plain_values` gave of others of their kind."""
+    if not dataclasses.is_dataclass(env_params) or isinstance(env_params, type):
+        return env_params
+    known = {f.name for f in dataclasses.fields(env_params)}
+    return dataclasses.replace(env_params, **{name: x for name, x in values.items() if name in known})
+
+
+def config_of(module: ModuleType, settings: dict[str, Any], batched: list[str]) -> Any:
+    """A Config from plain settings."""
+
+    def tuples(x: Any) -> Any:
+        return tuple(map(tuples, x)) if isinstance(x, list) else x
+
+    return module.Config(**{name: np.asarray(x) if name in batched else tuples(x) for name, x in settings.items()})
+
+
+def plain(x: Any) -> Any:
+    """A setting as a number, a string or a list of these."""
+    if isinstance(x, tuple | list):
+        return [plain(y) for y in x]
+    if isinstance(x, np.integer | np.floating):
+        return x.item()
+    return x if x is None or isinstance(x, bool | int | float | str) else np.asarray(x, np.float64).tolist()
+
+
+def traced_settings(config: Any) -> dict[str, Any]:
+    """The settings of a flax dataclass that are traced, and may be batched."""
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.metadata.get("pytree_node", True)}
+
+
+def arrays_for_lists(config: Any) -> Any:
+    """`config` with settings given as lists, to be batched, as arrays: a list would be a branch of the pytree."""
+    lists = {name: np.asarray(x) for name, x in traced_settings(config).items() if isinstance(x, list | tuple)}
+    return dataclasses.replace(config, **lists)
+
+
+def batched_settings(config: Any) -> dict[str, tuple[int, ...]]:
+    """The names of batched settings with their shapes `[K]`. Raises UsageError unless these are one length."""
+    shapes = {name: np.shape(x) for name, x in traced_settings(config).items() if x is not None and np.ndim(x) > 0}
+    first = next(iter(shapes.values()), (1,))
+    if len(set(shapes.values())) > 1 or len(first) != 1 or 0 in first:
+        found = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise UsageError(f"batched settings must be lists of one length; they have the shapes {found}")
+    return shapes

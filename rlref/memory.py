@@ -1,0 +1,67 @@
+"""How much memory training takes, by the traced program, and how much there is."""
+
+import collections
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core as jax_core
+
+IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
+
+
+def row_bytes(agent: Any, saved: bool) -> int:
+    """Memory that one row takes at its peak: its state, and the largest moment of an update, by the traced program.
+
+    With `saved`, the copy of the state that a checkpoint is written from counts too, where it is in the same memory.
+    """
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    update = jax.make_jaxpr(agent.update)(state, jnp.int32(0)).jaxpr
+    copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if saved and on_cpu() else 0
+    return peak_bytes(update) + copied
+
+
+def on_cpu() -> bool:
+    return jax.devices()[0].platform == "cpu"
+
+
+def peak_bytes(jaxpr: Any) -> int:
+    """The most bytes of values alive at once, if each is freed after its last use and nothing is fused.
+
+    What is written in place takes the place of an operand of its shape that is not used any more: so a replay buffer
+    counts once.
+    """
+
+    def size(var: Any) -> int:
+        # A PRNG key's dtype knows the bytes of a key; every other dtype those of an element.
+        return math.prod(var.aval.shape) * var.aval.dtype.itemsize if hasattr(var.aval, "shape") else 0
+
+    literal = jax_core.Literal
+    last_use = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not isinstance(v, literal)}
+    last_use |= {v: len(jaxpr.eqns) for v in jaxpr.outvars if not isinstance(v, literal)}
+    alive = sum(size(v) for v in {*jaxpr.invars, *jaxpr.constvars})
+    peak = alive
+    for i, eqn in enumerate(jaxpr.eqns):
+        inner = 0
+        for sub in jax_core.jaxprs_in_params(eqn.params):
+            inner = max(inner, peak_bytes(sub) - sum(size(v) for v in {*sub.invars, *sub.constvars}))
+        done = {v for v in eqn.invars if not isinstance(v, literal) and last_use[v] == i}
+        free = collections.Counter(str(v.aval) for v in done if eqn.primitive.name in IN_PLACE)
+        reused = free & collections.Counter(str(v.aval) for v in eqn.outvars)
+        taken_over = sum(count * next(size(v) for v in done if str(v.aval) == aval) for aval, count in reused.items())
+        alive += sum(size(v) for v in eqn.outvars) - taken_over
+        peak = max(peak, alive + inner)
+        alive -= sum(size(v) for v in done) - taken_over
+        alive -= sum(size(v) for v in eqn.outvars if last_use.get(v, i) == i)
+    return peak
+
+
+def free_bytes() -> int:
+    """Free memory, of all devices of this process together."""
+    if on_cpu():
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    return sum(s.get("bytes_limit", 2**33) - s.get("bytes_in_use", 0) for s in stats)

@@ -1,0 +1,150 @@
+"""What runs survive: kill -9 at random moments, damaged folders, a full disk; and what checkpoints cost.
+
+    python scripts/survival.py kills           20 kills per agent, half of them in the middle of a save: about 20 min
+    python scripts/survival.py corruption      flipped bits, missing and truncated files, a full disk: about 10 min
+    python scripts/survival.py cost            a checkpoint a minute against none, 64 seeds of DQN: about 10 min
+
+Each writes scripts/results/survival.json and the tables between the markers in rlref/README.md.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rlref
+from rlref.checkpoint import Checkpoints
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "survival.json"
+README = HERE.parent / "rlref" / "README.md"
+LIMIT = 300  # seconds that one process may take
+# About three seconds of training after compiling, with a checkpoint every few updates, so that kills meet many of them.
+SMALL = {
+    "ppo": "--num-seeds 4 --total-timesteps 100000 --hidden-sizes 32 --eval-every 20 --checkpoint-every 7",
+    "dqn": "--num-seeds 4 --total-timesteps 60000 --hidden-sizes 32 --learning-starts 2000 --eval-every 20 "
+    "--checkpoint-every 7",
+    "cem": "--num-seeds 4 --env-id Pendulum-v1 --num-generations 200 --num-rollouts 1 --population-size 32 "
+    "--eval-every 20 --checkpoint-every 7",
+}
+
+
+def rlref_process(arguments: list[str], cache: Path, **options: Any) -> subprocess.Popen[str]:
+    """`rlref` with these arguments, as a process of its own that shares compiled programs with the others."""
+    variables = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command = [sys.executable, "-P", "-m", "rlref.cli", *arguments]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=os.environ | variables, **pipes, **options)
+
+
+def finish(arguments: list[str], cache: Path, **options: Any) -> tuple[int, str]:
+    """Exit code and output of `rlref` with these arguments."""
+    with rlref_process(arguments, cache, **options) as process:
+        try:
+            output, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return process.returncode, output
+
+
+def final_state(run: Path) -> dict[str, np.ndarray]:
+    """All leaves of a finished run's last checkpoint."""
+    with contextlib.closing(Checkpoints(run, 0)) as checkpoints:
+        return checkpoints.load(checkpoints.record(checkpoints.updates()[0]))
+
+
+def differences(run: Path, reference: Path) -> list[str]:
+    """The leaves of the final state and the metrics that are not the same bits; steps per second apart."""
+    pairs = [(final_state(run), final_state(reference)), (rlref.load(run).metrics, rlref.load(reference).metrics)]
+    found = []
+    for a, b in pairs:
+        found += sorted(a.keys() ^ b.keys())
+        same = {name for name in a.keys() & b.keys() if a[name].tobytes() == b[name].tobytes()}
+        found += sorted((a.keys() & b.keys()) - same - {"steps_per_second"})
+    return found
+
+
+def saving(run: Path) -> bool:
+    """Whether a checkpoint is half written."""
+    folders = run.glob("checkpoints/row*/*")
+    with contextlib.suppress(OSError):
+        return any(f.is_dir() and not (f / "commit_success.txt").exists() for f in folders)
+    return False
+
+
+def kill_once(agent: str, run: Path, cache: Path, seconds: float, in_save: bool) -> dict[str, Any]:
+    """Train, kill -9 a random time after the first metrics, and resume. What happened."""
+    with rlref_process(["train", agent, *SMALL[agent].split(), "--run-dir", str(run)], cache) as process:
+        deadline = time.monotonic() + LIMIT
+        while not (run / "metrics").is_dir() or not any((run / "metrics").iterdir()):
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                raise RuntimeError(f"{agent} did not train: {process.stdout.read() if process.stdout else ''}")
+            time.sleep(0.002)
+        time.sleep(seconds)
+        while in_save and process.poll() is None and not saving(run):
+            time.sleep(0.0005)
+        ended_before = process.poll() is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    half_written = saving(run)
+    kept = sorted(int(f.name) for f in run.glob("checkpoints/row000000/*") if (f / "commit_success.txt").exists())
+    code, output = finish(["train", "--resume", str(run)], cache)
+    if ended_before or code != 0:
+        return {"too late": ended_before, "exit code": code, "output": output[-500:]}
+    return {"seconds": round(seconds, 2), "in a save": half_written, "from update": kept[-1] if kept else 0}
+
+
+def kills(agents: list[str], count: int, seed: int) -> dict[str, Any]:
+    """Kill and resume `count` times; every time the outcome is compared with an uninterrupted run, bit for bit."""
+    results = {}
+    for agent in agents:
+        rng = random.Random(seed)
+        rows: list[dict[str, Any]] = []
+        with tempfile.TemporaryDirectory() as folder:
+            whole, cache = Path(folder, "whole"), Path(folder, "cache")
+            code, output = finish(["train", agent, *SMALL[agent].split(), "--run-dir", str(whole)], cache)
+            if code != 0:
+                raise RuntimeError(output)
+            train_seconds = json.loads((whole / "summary.json").read_text())["train_seconds"]
+            while len(rows) < count:
+                run = Path(folder, f"killed-{len(rows)}")
+                row = kill_once(agent, run, cache, rng.uniform(0, 0.9 * train_seconds), len(rows) % 2 == 1)
+                if not row.get("too late"):
+                    row["differs"] = [row["output"]] if "output" in row else differences(run, whole)
+                    rows.append(row)
+                    print(agent, len(rows), row, flush=True)
+                shutil.rmtree(run)
+            updates = rlref.load(whole).metrics["env_steps"].shape[-1]
+        results[agent] = {"updates": updates, "train_seconds": train_seconds, "kills": rows}
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["kills", "corruption", "cost"])
+    parser.add_argument("--agent", action="append", choices=list(SMALL), help="kills: this agent alone")
+    parser.add_argument("--count", type=int, default=20, help="kills: how many per agent")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments and bits")
+    options = parser.parse_args()
+    if options.what == "kills":
+        print(json.dumps(kills(options.agent or list(SMALL), options.count, options.seed), indent=1))
+
+
+if __name__ == "__main__":
+    main()

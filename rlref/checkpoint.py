@@ -6,12 +6,16 @@ Orbax writes atomically, but loads a flipped bit as a wrong number. So a record 
 trained, and a digest of every leaf. What does not agree with its record is never loaded.
 """
 
+import contextlib
 import dataclasses
 import functools
+import gc
 import json
 import logging
+import sys
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +77,8 @@ class Checkpoints:
         padded = next(iter(arrays.values())).shape[0]
         record = json.dumps(dataclasses.asdict(Record(about, self.first_row, rows, padded, update, leaves)))
         stored = {name: x for name, x in arrays.items() if x.size}  # Orbax takes no empty arrays
-        metadata = {"record": record, "crc32": zlib.crc32(record.encode())}
-        self.orbax.save_async(update, stored, force=True, overwrite=True, custom_metadata=metadata)
+        parts = {"state": stored, "record": {"text": record, "crc32": zlib.crc32(record.encode())}}
+        self.orbax.save_checkpointables_async(update, parts, force=True, overwrite=True)
 
     def wait(self) -> None:
         """Wait for what is being saved. Raises what the saving raised: errors of many kinds."""
@@ -91,11 +95,11 @@ class Checkpoints:
     def record(self, update: int) -> Record:
         """What the checkpoint says about itself. Raises DamagedError."""
         try:
-            metadata: Any = self.orbax.metadata(update).custom_metadata
-            text = metadata["record"]
-            intact = zlib.crc32(text.encode()) == metadata["crc32"]
+            saved: Any = self.orbax.load_checkpointables(update, {"record": None})["record"]
+            text = saved["text"]
+            intact = zlib.crc32(text.encode()) == saved["crc32"]
         except Exception as error:  # Orbax and its file formats: anything can come from a damaged folder
-            raise DamagedError(f"it has no readable record ({type(error).__name__})") from error
+            raise DamagedError(f"it has no readable record ({first_cause(error)})") from error
         if not intact:
             raise DamagedError("its record is damaged")
         record = Record(**json.loads(text))
@@ -108,15 +112,16 @@ class Checkpoints:
         wanted = record.leaves if names is None else {name: record.leaves[name] for name in names}
         empty = {name: np.empty((record.padded, *shape), dtype) for name, (dtype, shape, _) in wanted.items()}
         try:
-            loaded: Any = self.orbax.load(record.update, {name: x for name, x in empty.items() if x.size})
+            with quiet():
+                stored = {name: x for name, x in empty.items() if x.size}
+                loaded: Any = self.orbax.load_checkpointables(record.update, {"state": stored})["state"]
         except Exception as error:  # as above
-            first_line = (str(error).splitlines() or [""])[0]
-            raise DamagedError(f"it does not load ({type(error).__name__}: {first_line:.150})") from error
+            raise DamagedError(f"it does not load ({first_cause(error)})") from error
         arrays = {name: np.asarray(loaded.get(name, x))[: record.rows] for name, x in empty.items()}
         for name, (dtype, shape, digest) in wanted.items():
             x = arrays[name]
             if str(x.dtype) != dtype or x.shape != (record.rows, *shape) or row_digest(x, 0) != digest:
-                raise DamagedError(f"the digest of {name} does not agree with its record")
+                raise DamagedError(f"the digest of its {name} does not agree with its record")
         return arrays
 
     def set_aside(self, update: int, why: str, warn: Callable[[str], None]) -> None:
@@ -129,6 +134,31 @@ class Checkpoints:
             if hosts.is_first():
                 (self.path / str(update)).rename(target)
         self.orbax.reload()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """When one of Orbax's reads fails, it leaves the others to complain in the background, by the hundred: not here."""
+    logger, hook = logging.getLogger("asyncio"), sys.unraisablehook
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    sys.unraisablehook = lambda unraisable: None
+    try:
+        yield
+    except Exception:
+        time.sleep(0.5)  # for them to end
+        gc.collect()
+        raise
+    finally:
+        logger.setLevel(level)
+        sys.unraisablehook = hook
+
+
+def first_cause(error: BaseException) -> str:
+    """What an error began with, in a line."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
 
 
 def raw(x: jax.Array) -> jax.Array:

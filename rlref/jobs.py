@@ -129,7 +129,7 @@ def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = 
 
     Raises UsageError where something is missing, or is not what was run.
     """
-    about = read_about(path)
+    about = runs.read_about(path, strict=True)
     file = path / "source" / f"{about['agent']}.py"
     if agent is None and not file.is_file():
         raise UsageError(f"{file} is missing: the run cannot be rebuilt without the agent's file")
@@ -246,19 +246,6 @@ def schedules(agent: Any) -> dict[str, np.ndarray]:
 
     steps = jnp.arange(agent.num_updates)
     return {name: np.asarray(x) for name, x in jax.jit(lambda steps: jax.lax.map(of_step, steps))(steps).items()}
-
-
-def read_about(path: Path) -> dict[str, Any]:
-    """What config.json says. Raises UsageError."""
-    if not (path / "config.json").is_file():
-        raise UsageError(f"{path} is no run's folder: there is no config.json in it")
-    try:
-        about: dict[str, Any] = json.loads((path / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is damaged: config.json: {error}") from error
-    for name in ("config", "env_params_values"):
-        about[name] = runs.out_of_json(about[name])
-    return about
 
 
 def plain_values(env_params: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def reproduce(
     """
     display = display or runner.Silent()
     then = runs.load(path)
-    about = jobs.read_about(path)
+    about = runs.read_about(path, strict=True)
     job = jobs.of_folder(path, agent, env, env_params)
     count = then.metrics["env_steps"].shape[-1]
     if updates is not None and not 1 <= updates <= count:
@@ -117,7 +117,7 @@ def first_difference(pairs: dict[str, tuple[np.ndarray, np.ndarray]], run: runs.
 
 def changes(path: Path, source: Path | None) -> list[str]:
     """Versions and devices that are not what the run was trained with."""
-    then, now = runs.read_environment(path), runs.environment(source)
+    then, now = runs.read_json(path / "environment.json"), runs.environment(source)
     before = {**then["versions"], "python": then["python"], "devices": then["devices"]}
     after = {**now["versions"], "python": now["python"], "devices": now["devices"]}
     for name in ("default_matmul_precision", "xla_flags"):

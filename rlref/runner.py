@@ -219,7 +219,7 @@ def resume(
     display = display or Silent()
     path = Path(run_dir)
     job = jobs.of_folder(path, agent, env, env_params)
-    about = jobs.read_about(path)
+    about = runs.read_about(path, strict=True)
     envs.check_interface(job.env, job.env_params, job.config.env_id)
     if total_timesteps is not None:
         job = jobs.lengthened(job, total_timesteps)
@@ -232,14 +232,18 @@ def resume(
             if hosts.is_first():
                 folder = undo.enter_context(contextlib.closing(runs.Folder(path)))
         newest = [newest_update(job, path, first) for first in range(0, job.num_rows, plan.rows)]
-        if min(newest) == job.agent.num_updates and (path / "summary.json").exists():
+        if min(newest) == job.agent.num_updates and runs.read_summary(path):
             raise UsageError(
                 f"{path} is finished: it has all of its {job.agent.num_updates} updates; "
                 "more --total-timesteps extend it"
             )
         with hosts.together():
             if folder:
-                folder.reopen(about | job.about() | {"num_updates": job.agent.num_updates}, job.source, list(command))
+                folder.reopen(
+                    runs.in_json(about | job.about() | {"num_updates": job.agent.num_updates}),
+                    job.source,
+                    list(command),
+                )
         undo.pop_all()
     return run_job(job, plan, path, folder, checkpoint_every, display)
 
@@ -273,7 +277,7 @@ def run_job(
     num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: runs.Pieces = {}
     policies = []
-    steps_before, stopped = 0.0, False
+    steps_before, stopped = 0.0, 0
     with contextlib.closing(folder) if folder else contextlib.nullcontext(), signals() as stop:
         for first in range(0, job.num_rows, plan.rows):
             group = Group(programs, plan, job, first)
@@ -303,7 +307,7 @@ def run_job(
         steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
         run.summary = {
             "status": "interrupted" if stopped else "finished",
-            **({"stopped_by": stop.by} if stopped else {}),
+            **({"stopped_by": signal.Signals(stopped).name} if stopped else {}),
             **runs.summarise(run),
             "env_steps": steps,
             "compile_seconds": round(compiled - started, 2),
@@ -407,11 +411,11 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
     return Programs(compiled_init, compiled_chunk, compiled_evaluate, names, state)
 
 
-class Stop(threading.Event):
-    """Set when the training is to end after the chunk under way."""
+class Stop:
+    """Whether the training is to end after the chunk under way."""
 
-    by = ""
-    """the signal's name"""
+    signal = 0
+    """the number of the signal that said so"""
 
 
 class Group:
@@ -430,7 +434,7 @@ class Group:
         self.keys = jax.jit(jax.vmap(jax.random.key), out_shardings=self.by_row)(job.row_seeds[rows])
         self.state: Any = None
         self.env_steps = np.zeros(self.real)  # of each row so far
-        self.stopped = False
+        self.stopped = 0  # the signal that stopped it
 
     def train(
         self, done: int, until: int, checkpoint_every: int | None, stop: Stop
@@ -446,8 +450,9 @@ class Group:
         count, pending, due, saved_at = 1, None, False, time.monotonic()
         while True:
             # One decision for all processes, or they would not run the same programs.
-            votes = hosts.gathered([count, due, stop.is_set()])
-            count, due, self.stopped = int(votes[0, 0]), bool(votes[:, 1].any()), bool(votes[:, 2].any()) and done > 0
+            votes = hosts.gathered([count, due, stop.signal])
+            count, due = int(votes[0, 0]), bool(votes[:, 1].any())
+            self.stopped = int(votes[:, 2].max()) if done else 0  # one update at least, for there to be something
             dispatched = None
             if done < until and not due and not self.stopped:
                 size = min(count, until - done, *(n - done % n for n in multiples))
@@ -525,6 +530,8 @@ class Keeper:
             assert self.path is not None
             try:
                 record = self.checkpoints.record(candidate)
+                if record.rows != group.real:
+                    raise DamagedError(f"it has {record.rows} rows, where the run has {group.real}")
                 kept = runs.pieces_until(self.path, group.first, candidate)
                 arrays = self.checkpoints.load(record)
             except (DamagedError, UsageError) as error:
@@ -533,7 +540,7 @@ class Keeper:
             group.state = place(arrays, group.programs.state, group.padded, group.by_row)
             update = self.saved = candidate
             last = kept[max(kept)]
-            if self.job.eval_every and update % self.job.eval_every:
+            if self.job.eval_every and update % self.job.eval_every and update < self.job.agent.num_updates:
                 # An evaluation here was that of the end, before the run was extended.
                 for name in last:
                     if name.startswith("eval_"):
@@ -607,10 +614,9 @@ def signals() -> Iterator[Stop]:
         return
 
     def handler(signum: int, frame: Any) -> None:
-        if stop.is_set():
+        if stop.signal:
             raise KeyboardInterrupt
-        stop.set()
-        stop.by = signal.Signals(signum).name
+        stop.signal = signum
         print("\nstopping after this chunk; Ctrl-C again to stop at once", file=sys.stderr)
 
     previous = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import warnings
-import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -159,9 +159,23 @@ def json_text(value: Any) -> str:
     return json.dumps(clean(value), indent=1, allow_nan=False)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` atomically."""
-    write(path, lambda file: file.write(f"{json_text(value)}\n".encode()))
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write `value` atomically, with its CRC-32 as a last entry."""
+    value = json.loads(json_text(value))
+    text = json_text(value | {"crc32": zlib.crc32(json_text(value).encode())})
+    write(path, lambda file: file.write(f"{text}\n".encode()))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote. Raises UsageError, OSError where it is missing or damaged."""
+    try:
+        value: dict[str, Any] = json.loads(path.read_text())
+        crc32 = value.pop("crc32")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged ({type(error).__name__}: {error})") from error
+    if crc32 != zlib.crc32(json_text(value).encode()):
+        raise UsageError(f"{path} is damaged, or was changed by hand")
+    return value
 
 
 def in_json(x: Any) -> Any:
@@ -213,6 +227,7 @@ class Folder:
                 if diff := _git(source.parent, "diff", "HEAD"):
                     (path / "source" / "uncommitted.diff").write_text(diff)
             write_json(path / "environment.json", environment(source))
+            write_json(path / "source" / "config.json", config)
             write_json(path / "config.json", config)  # last: what has one can be resumed
             return cls(path)
         except OSError as error:
@@ -224,9 +239,13 @@ class Folder:
     def reopen(self, config: dict[str, Any], source: Path | None, command: list[str]) -> None:
         """Note that the run goes on, by which command and where."""
         (self.path / "summary.json").unlink(missing_ok=True)
-        history = read_environment(self.path)
+        try:
+            history = read_json(self.path / "environment.json")
+        except (UsageError, OSError) as error:
+            history = {"lost": str(error)}
         resumed = [*history.get("resumed", []), {"command": command, **environment(source)}]
         write_json(self.path / "environment.json", history | {"resumed": resumed})
+        write_json(self.path / "source" / "config.json", config)
         write_json(self.path / "config.json", config)
 
     def cut(self, first_row: int, update: int, pieces: Pieces) -> bool:
@@ -327,49 +346,78 @@ def read_metrics(file: Path) -> dict[str, np.ndarray]:
 def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: Any = None) -> Run:
     """Read a run from its folder alone; also one that was killed, up to what it had written.
 
-    Its policy alone takes more, if the run was given it from Python: `agent`, `env` and `env_params` as in `rlref.train`.
+    Its policy alone takes more, if they were given from Python: `agent`, `env` and `env_params` as in `rlref.train`.
     Raises UsageError if `path` is no run's folder, or is damaged. Damaged metrics are warned of, and NaN.
     """
     path = Path(path)
-    if not (path / "config.json").is_file():
-        raise UsageError(f"{path} is no run's folder: there is no config.json in it")
-    try:
-        run = _load(path)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-    run.given = {"agent": agent, "env": env, "env_params": env_params}
-    return run
-
-
-def _load(path: Path) -> Run:
-    config = json.loads((path / "config.json").read_text())
+    about = read_about(path)
     pieces: Pieces = {}
     for row in sorted({row for row, _ in map(_place, (path / "metrics").glob("row*-update*.npz"))}):
         for update, file in metric_files(path, row):
             try:
                 pieces[row, update] = read_metrics(file)
             except UsageError as error:
-                warnings.warn(f"{error}; its updates are NaN until the run is resumed", stacklevel=4)
+                warnings.warn(f"{error}; its updates are NaN until the run is resumed", stacklevel=2)
     if not pieces:
         raise UsageError(f"{path} holds no metrics yet: the run ended before its first update did")
     _, updates = end_of(pieces)
-    num_settings, seeds = config["num_settings"], config["seeds"]
+    num_settings, seeds = about["num_settings"], about["seeds"]
     shape = (len(seeds), updates) if num_settings is None else (num_settings, len(seeds), updates)
-    run = Run(config["agent"], out_of_json(config["config"]), seeds, join(pieces, shape), {}, config["batched"], path)
-    summary = path / "summary.json"
-    run.summary = json.loads(summary.read_text()) if summary.exists() else {"status": "killed", **summarise(run)}
+    run = Run(about["agent"], about["config"], seeds, join(pieces, shape), {}, about["batched"], path)
+    run.summary = {"status": "killed", **(read_summary(path) or {}), **summarise(run)}
+    run.given = {"agent": agent, "env": env, "env_params": env_params}
     return run
 
 
-def read_environment(path: Path) -> dict[str, Any]:
-    """What environment.json of a run's folder says. Raises UsageError."""
+def read_about(path: Path, strict: bool = False) -> dict[str, Any]:
+    """What a run's config.json says; if it is damaged, its copy in source/ with a warning.
+
+    Raises UsageError if there is no such run or both are damaged; with `strict`, whenever the two are not the same.
+    """
+    if not (path / "config.json").is_file() and not (path / "source" / "config.json").is_file():
+        raise UsageError(f"{path} is no run's folder: there is no config.json in it")
+    found, problems = [], []
+    for file in (path / "config.json", path / "source" / "config.json"):
+        try:
+            found.append(read_json(file))
+        except (UsageError, OSError) as error:
+            problems.append(str(error))
+    if not found or (strict and problems):
+        copy = (
+            f"; the other of config.json and source/config.json is whole: copy it over{_changed(path)}" if found else ""
+        )
+        raise UsageError("; ".join(problems) + copy)
+    if problems:
+        warnings.warn(f"{problems[0]}; its copy is read in its place{_changed(path)}", stacklevel=3)
+    about = found[0]
+    for name in ("config", "env_params_values"):
+        about[name] = out_of_json(about[name])
+    return about
+
+
+def _changed(path: Path) -> str:
+    """The settings that config.json and its copy do not agree on, as far as both can be read."""
     try:
-        found: dict[str, Any] = json.loads((path / "environment.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is damaged: environment.json: {error}") from error
-    return found
+        one, other = (
+            json.loads(file.read_text())["config"] for file in (path / "config.json", path / "source/config.json")
+        )
+        differ = [
+            f"{name} is {one.get(name)} in the one, {x} in the other" for name, x in other.items() if one.get(name) != x
+        ]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    return "".join(f"; {text}" for text in differ)
+
+
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """What a run's summary.json says; None if there is none yet, or, with a warning, if it is damaged."""
+    if not (path / "summary.json").exists():
+        return None
+    try:
+        return read_json(path / "summary.json")
+    except (UsageError, OSError) as error:
+        warnings.warn(f"{error}; how the run ended is not known", stacklevel=3)
+        return None
 
 
 def environment(source: Path | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlref import evaluation, jobs
+from rlref import evaluation, jobs, runs
 from rlref.agents import NAMES, load_agent
 from rlref.checkpoint import Checkpoints, DamagedError
 from rlref.errors import UsageError
@@ -146,7 +146,7 @@ def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = 
     Raises UsageError if the run has no checkpoint that can be trusted, or cannot be rebuilt from its folder.
     """
     job = jobs.of_folder(path, agent, env, env_params)
-    rows_per_group = jobs.read_about(path)["rows_per_group"]
+    rows_per_group = runs.read_about(path, strict=True)["rows_per_group"]
     groups = []
     for first in range(0, job.num_rows, rows_per_group):
         loaded = _newest(job, path, first)

@@ -1,8 +1,10 @@
+import contextlib
 import json
 import shutil
 from pathlib import Path
 
 import counting_env
+import jax
 import numpy as np
 import pytest
 
@@ -21,6 +23,13 @@ def run(tmp_path_factory):
     return rlref.train(
         "ppo", SMALL, num_seeds=2, env=counting_env.Counting(), run_dir=path, note="does it?", command=["x"]
     )
+
+
+@pytest.fixture
+def folder(run, tmp_path):
+    config = runs.read_json(run.path / "config.json")
+    with contextlib.closing(runs.Folder.create(tmp_path / "run", Path(ppo.__file__), config)) as folder:
+        yield folder
 
 
 def test_folder_has_what_it_takes_to_know_the_run(run):
@@ -44,8 +53,18 @@ def test_load_gives_the_same_run(run):
     assert loaded.summary["iqm"] == run.summary["iqm"]
 
 
-def test_loaded_run_says_that_it_has_no_policy(run):
-    with pytest.raises(RuntimeError, match="holds no parameters"):
+def test_loaded_run_has_the_same_policy(run):
+    loaded = rlref.load(run.path, env=counting_env.Counting())
+    observations = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    for seed in (0, 1):
+        trained, again = run.policy(seed), loaded.policy(seed)
+        for obs in observations:
+            key = jax.random.key(int(1000 * abs(obs[0])))
+            assert (trained(obs), trained(obs, key)) == (again(obs), again(obs, key))
+
+
+def test_loaded_run_says_which_environment_it_lacks(run):
+    with pytest.raises(UsageError, match="an environment given from Python, Counting"):
         rlref.load(run.path).policy(0)
 
 
@@ -69,10 +88,7 @@ def test_unwritable_folder_is_one_line(tmp_path):
         rlref.train("ppo", SMALL, num_seeds=1, env=counting_env.Counting(), run_dir=tmp_path / "file" / "run")
 
 
-def test_killed_run_loads_up_to_what_was_written(run, tmp_path):
-    folder = runs.Folder.create(
-        tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text())
-    )
+def test_killed_run_loads_up_to_what_was_written(folder, tmp_path):
     folder.write_metrics(
         {(0, 0): {"env_steps": np.ones((2, 3), np.float32), "return_mean": np.ones((2, 3), np.float32)}}
     )
@@ -82,10 +98,7 @@ def test_killed_run_loads_up_to_what_was_written(run, tmp_path):
     assert loaded.metrics["env_steps"].shape == (2, 3)
 
 
-def test_group_that_never_ran_is_nan(run, tmp_path):
-    folder = runs.Folder.create(
-        tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text())
-    )
+def test_group_that_never_ran_is_nan(folder, tmp_path):
     folder.write_metrics(
         {(0, 0): {"env_steps": np.ones((1, 3), np.float32), "return_mean": np.ones((1, 3), np.float32)}}
     )
@@ -94,10 +107,7 @@ def test_group_that_never_ran_is_nan(run, tmp_path):
     assert len(loaded.to_frame()) == 3
 
 
-def test_pieces_are_written_once_and_joined(run, tmp_path):
-    folder = runs.Folder.create(
-        tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text())
-    )
+def test_pieces_are_written_once_and_joined(folder, tmp_path):
     pieces = {
         (0, u): {"env_steps": np.full((2, 2), u, np.float32), "return_mean": np.zeros((2, 2), np.float32)}
         for u in (0, 2)
@@ -114,19 +124,51 @@ def test_load_of_no_run_is_one_line(tmp_path):
         rlref.load(tmp_path)
 
 
-def test_load_before_the_first_update_says_so(run, tmp_path):
-    runs.Folder.create(tmp_path / "run", Path(ppo.__file__), json.loads((run.path / "config.json").read_text()))
+def test_load_before_the_first_update_says_so(folder, tmp_path):
     with pytest.raises(UsageError, match="no metrics yet"):
         rlref.load(tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "metrics/row000000-update00000000.npz"])
-def test_damaged_file_is_one_line(run, tmp_path, name):
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def change_a_digit(path):
+    path.write_text(path.read_text().replace("0", "7", 1))
+
+
+@pytest.mark.parametrize("damage", [cut_off, change_a_digit, Path.unlink])
+def test_a_damaged_config_has_a_copy(run, tmp_path, damage):
     shutil.copytree(run.path, tmp_path / "run")
-    (tmp_path / "run" / name).write_bytes((run.path / name).read_bytes()[:20])
-    with pytest.raises(UsageError, match="is damaged") as error:
+    damage(tmp_path / "run" / "config.json")
+    with pytest.warns(UserWarning, match="its copy is read in its place"):
+        assert rlref.load(tmp_path / "run").config == run.config
+    damage(tmp_path / "run" / "source" / "config.json")
+    with pytest.raises(UsageError, match=r"config.json") as error:
         rlref.load(tmp_path / "run")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("damage", [cut_off, change_a_digit])
+def test_scores_do_not_come_from_a_damaged_summary(run, tmp_path, damage):
+    shutil.copytree(run.path, tmp_path / "run")
+    damage(tmp_path / "run" / "summary.json")
+    with pytest.warns(UserWarning, match="how the run ended is not known"):
+        loaded = rlref.load(tmp_path / "run")
+    assert (loaded.summary["status"], loaded.summary["scores"]) == ("killed", run.summary["scores"])
+
+
+def test_damaged_metrics_are_nan_and_the_rest_loads(folder, tmp_path):
+    for u in (0, 2):
+        folder.write_metrics({(0, u): {"env_steps": np.ones((2, 2), np.float32), "return_mean": np.ones((2, 2))}})
+    file = tmp_path / "run" / "metrics" / "row000000-update00000000.npz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match="update00000000.npz is damaged"):
+        loaded = rlref.load(tmp_path / "run")
+    assert np.isnan(loaded.metrics["env_steps"][:, :2]).all()
+    assert (loaded.metrics["env_steps"][:, 2:] == 1).all()
 
 
 def test_last_is_each_rows_own_last_defined_value():
@@ -145,7 +187,8 @@ def test_nonfinite_seeds_are_named_with_their_first_update():
 
 def test_json_has_null_for_nan(tmp_path):
     runs.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.0], "b": float("inf")})
-    assert json.loads((tmp_path / "x.json").read_text()) == {"a": [None, 1.0], "b": None}
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert (written["a"], written["b"]) == ([None, 1.0], None)
 
 
 def test_tensorboard_events_are_written_where_it_is_installed(run):

@@ -1,0 +1,421 @@
+"""Checkpoints, resuming and extending: whatever happens to a run, it ends with the same bits, or says why not."""
+
+import contextlib
+import dataclasses
+import errno
+import importlib.util
+import json
+import shutil
+import signal
+import warnings
+from pathlib import Path
+
+import counting_env
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import rlref
+from rlref import cem, checkpoint, dqn, evaluation, jobs, memory, ppo, runner, runs
+from rlref.errors import UsageError
+
+SMALL = {
+    "ppo": ppo.Config(
+        total_timesteps=20 * 12,
+        num_envs=3,
+        num_steps=4,
+        num_minibatches=1,
+        update_epochs=1,
+        hidden_sizes=(8,),
+        anneal_lr=False,
+        normalize_observations=True,
+        scale_rewards=True,
+    ),
+    "dqn": dqn.Config(
+        total_timesteps=20 * 16,
+        num_envs=2,
+        train_frequency=4,
+        cycles_per_update=4,
+        learning_starts=32,
+        buffer_size=100,
+        batch_size=16,
+        target_network_frequency=8,
+        hidden_sizes=(8,),
+    ),
+    "cem": cem.Config(num_generations=20, population_size=8, elite_fraction=0.25, num_rollouts=1, hidden_sizes=(4,)),
+}
+SEEDS = 6
+
+
+class StopAfter(runner.Silent):
+    """Stops the training once so many of its updates are shown, as SIGTERM from outside does."""
+
+    def __init__(self, updates):
+        self.updates, self.sent = updates, False
+
+    def progress(self, done, total, metrics):
+        if done >= self.updates * SEEDS and not self.sent:
+            self.sent = True
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _short_chunks(monkeypatch):
+    monkeypatch.setattr(runner, "MAX_CHUNK", 3)
+
+
+def train(agent, path, config=None, **options):
+    options = {"env": counting_env.Counting(), "num_seeds": SEEDS, "checkpoint_every": 4, "eval_every": 6} | options
+    return rlref.train(agent, config or SMALL[agent], run_dir=path, eval_episodes=2, **options)
+
+
+def resume(path, **options):
+    return rlref.resume(path, **({"env": counting_env.Counting()} | options))
+
+
+def final_leaves(path, first_row=0):
+    with contextlib.closing(checkpoint.Checkpoints(path, first_row)) as checkpoints:
+        return checkpoints.load(checkpoints.record(checkpoints.updates()[0]))
+
+
+def steps_of(path):
+    return sorted(int(p.name) for p in (path / "checkpoints" / "row000000").iterdir() if p.name.isdecimal())
+
+
+def assert_same(path, whole):
+    """The folder's metrics and final state are those of the uninterrupted run, bit for bit."""
+    a, b = rlref.load(path).metrics, rlref.load(whole).metrics
+    assert a.keys() == b.keys()
+    for name in a.keys() - {"steps_per_second"}:
+        assert a[name].tobytes() == b[name].tobytes(), name
+    first, second = final_leaves(path), final_leaves(whole)
+    assert first.keys() == second.keys()
+    for name, x in first.items():
+        assert x.tobytes() == second[name].tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of an uninterrupted PPO run, with checkpoints after 16 and 20 updates."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    train("ppo", path)
+    return path
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    """A copy of that folder whose last updates are lost: its newest checkpoint is that of update 16."""
+    shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "row000000" / "20")
+    (tmp_path / "run" / "summary.json").unlink()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
+def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path):
+    train(agent, tmp_path / "whole")
+    stopped = train(agent, tmp_path / "run", display=StopAfter(5))
+    assert stopped.summary["status"] == "interrupted"
+    assert stopped.summary["stopped_by"] == "SIGTERM"
+    assert 5 <= stopped.metrics["env_steps"].shape[1] < 20
+    again = resume(tmp_path / "run")
+    assert again.summary["status"] == "finished"
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert (again.scores == rlref.load(tmp_path / "whole").scores).all()
+
+
+def test_the_newest_two_checkpoints_are_kept(whole):
+    assert steps_of(whole) == [16, 20]
+
+
+def test_metrics_after_the_checkpoint_come_again(run, whole):
+    assert rlref.load(run).metrics["env_steps"].shape[1] == 20
+    assert resume(run).metrics["env_steps"].shape[1] == 20
+    assert_same(run, whole)
+    starts = [start for start, _ in runs.metric_files(run, 0)]
+    assert len(starts) == len(set(starts))
+
+
+def test_the_folder_tells_of_the_resume(run):
+    resume(run, command=["rlref", "train", "--resume", "x"])
+    (resumed,) = runs.read_json(run / "environment.json")["resumed"]
+    assert resumed["command"] == ["rlref", "train", "--resume", "x"]
+    assert resumed["versions"]["jax"] == jax.__version__
+
+
+def test_a_run_without_checkpoints_begins_again(run, whole):
+    shutil.rmtree(run / "checkpoints")
+    with pytest.warns(UserWarning, match="begins again"):
+        resume(run)
+    assert_same(run, whole)
+
+
+def test_a_run_killed_before_its_first_update_can_be_resumed(run, whole):
+    for name in ("checkpoints", "metrics"):
+        shutil.rmtree(run / name)
+    (run / "metrics").mkdir()
+    resume(run)
+    assert_same(run, whole)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def largest(folder):
+    return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
+@pytest.mark.parametrize("which", ["state/d", "record", "state/manifest.ocdbt"])
+def test_a_damaged_checkpoint_is_not_used(run, whole, damage, which):
+    newest = run / "checkpoints" / "row000000" / "20"
+    shutil.copytree(whole / "checkpoints" / "row000000" / "20", newest)
+    damage(largest(newest / which) if (newest / which).is_dir() else newest / which)
+    with pytest.warns(UserWarning, match=r"row000000/20 is not used, and is now called damaged-20"):
+        resume(run)
+    assert_same(run, whole)
+
+
+def test_if_all_checkpoints_are_damaged_the_run_begins_again(run, whole):
+    flip(largest(run / "checkpoints" / "row000000" / "16" / "state" / "d"))
+    with pytest.warns(UserWarning, match="16 is not used"), pytest.warns(UserWarning, match="begins again"):
+        resume(run)
+    assert_same(run, whole)
+
+
+def test_an_empty_folder_with_a_number_for_a_name_is_not_used(run, whole):
+    (run / "checkpoints" / "row000000" / "19").mkdir()
+    with pytest.warns(UserWarning, match="19 is not used"):
+        resume(run)
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, Path.unlink])
+def test_damaged_metrics_come_again(run, whole, damage):
+    damage(runs.metric_files(run, 0)[1][1])
+    with pytest.warns(UserWarning, match="16 is not used"), pytest.warns(UserWarning, match="begins again"):
+        resume(run)
+    assert_same(run, whole)
+
+
+def test_a_full_disk_is_warned_of_and_the_training_goes_on(tmp_path, whole, monkeypatch):
+    real, calls = checkpoint.Checkpoints.save, []
+
+    def save(self, *arguments):
+        calls.append(arguments)
+        if len(calls) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        train("ppo", tmp_path / "run")
+    texts = [str(w.message).partition(": ")[2] for w in warned]
+    assert texts == [
+        f"the checkpoint of update {n} could not be written: OSError: No space left on device" for n in (4, 8)
+    ]
+    assert_same(tmp_path / "run", whole)
+
+
+def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
+    real, calls = runs.save_arrays, []
+
+    def save(path, values):
+        calls.append(path)
+        if len(calls) < 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, values)
+
+    monkeypatch.setattr(runs, "save_arrays", save)
+    with pytest.warns(UserWarning, match="could not be written"):
+        train("ppo", tmp_path / "run")
+    # No checkpoint was written before its metrics were.
+    assert_same(tmp_path / "run", whole)
+
+
+def test_groups_resume_where_they_were(tmp_path):
+    env = counting_env.Counting()
+    row = memory.row_bytes(cem.make(SMALL["cem"], env), saved=True)
+    options = {"memory_gb": 3.5 * row / 1e9}
+    train("cem", tmp_path / "whole", **options)
+    stopped = train("cem", tmp_path / "run", display=StopAfter(13), **options)
+    assert stopped.summary["status"] == "interrupted"
+    assert np.isfinite(stopped.metrics["env_steps"]).all(1).sum() == 3
+    with pytest.raises(UsageError, match="interrupted before this seed began"):
+        train("cem", tmp_path / "first", display=StopAfter(5), **options).policy(5)
+    resume(tmp_path / "run")
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    for first in (0, 3):
+        a, b = final_leaves(tmp_path / "run", first), final_leaves(tmp_path / "whole", first)
+        assert all(a[name].tobytes() == b[name].tobytes() for name in a)
+    assert rlref.load(tmp_path / "run", env=env).policy(5)(np.zeros(2, np.float32)) in (0, 1)
+
+
+def test_batched_settings_resume(tmp_path):
+    config = SMALL["cem"].replace(init_variance=np.array([1.0, 4.0]), smoothing=np.array([0.0, 0.5]))
+    train("cem", tmp_path / "whole", config)
+    train("cem", tmp_path / "run", config, display=StopAfter(10))
+    run = resume(tmp_path / "run")
+    assert run.metrics["kl"].shape == (2, SEEDS, 20)
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert rlref.load(tmp_path / "run").config["smoothing"] == [0.0, 0.5]
+
+
+def test_infinite_settings_come_back():
+    assert runs.out_of_json(json.loads(json.dumps(runs.in_json({"a": [0.5, np.inf], "b": "tanh"})))) == {
+        "a": [0.5, np.inf],
+        "b": "tanh",
+    }
+
+
+def test_an_extended_run_is_the_longer_run(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    longer = SMALL["ppo"].replace(total_timesteps=27 * 12)
+    train("ppo", tmp_path / "longer", longer)
+    assert resume(tmp_path / "run", total_timesteps=27 * 12).summary["status"] == "finished"
+    assert_same(tmp_path / "run", tmp_path / "longer")
+    assert rlref.load(tmp_path / "run").config["total_timesteps"] == 27 * 12
+
+
+@pytest.mark.parametrize(
+    ("agent", "config", "reason"),
+    [
+        ("ppo", SMALL["ppo"].replace(anneal_lr=True), r"learning_rate runs from 0.00025 to .* over all 20 updates"),
+        ("dqn", SMALL["dqn"], "epsilon runs from"),
+        ("cem", SMALL["cem"].replace(extra_variance=1.0), "extra_variance runs from 1 to"),
+    ],
+)
+def test_a_schedule_forbids_extending(agent, config, reason):
+    env = counting_env.Counting()
+    job = jobs.Job(ppo, config, env, env.default_params, [0], 0, 1, True)
+    job = dataclasses.replace(job, module={"ppo": ppo, "dqn": dqn, "cem": cem}[agent])
+    before = job.about()
+    with pytest.raises(UsageError, match=reason):
+        jobs.check_same(jobs.lengthened(job, 100_000), before, Path("run"))
+
+
+def test_a_run_cannot_be_made_shorter(whole):
+    with pytest.raises(UsageError, match="gives 10 updates, fewer than the 20"):
+        resume(whole, total_timesteps=120)
+
+
+def test_a_finished_run_says_so(whole):
+    with pytest.raises(UsageError, match="is finished: it has all of its 20 updates"):
+        resume(whole)
+
+
+def test_changed_settings_are_refused_by_name(run):
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"gamma": 0.99', '"gamma": 0.5'))
+    with pytest.raises(UsageError, match=r"changed by hand.*gamma is 0.5 in the one, 0.99 in the other"):
+        resume(run)
+    about = runs.read_json(run / "source" / "config.json")
+    about["config"] |= {"gamma": 0.5, "num_steps": 8}
+    for file in ("config.json", "source/config.json"):
+        runs.write_json(run / file, about)
+    with pytest.raises(UsageError, match=r"gamma was 0.99 and is 0.5, num_steps was 4 and is 8"):
+        resume(run)
+
+
+def test_a_changed_agent_is_refused(run):
+    with (run / "source" / "ppo.py").open("a") as file:
+        file.write("# a change\n")
+    with pytest.raises(UsageError, match=r"is not what .* was trained with"):
+        resume(run)
+
+
+def test_a_run_that_is_being_trained_is_refused(run):
+    with contextlib.closing(runs.Folder(run)), pytest.raises(UsageError, match="being trained by another process"):
+        resume(run)
+
+
+def test_another_layout_of_leaves_is_refused(run, monkeypatch):
+    """As other versions of a library may have it."""
+    real = checkpoint.named_leaves
+    monkeypatch.setattr(checkpoint, "named_leaves", lambda tree: {f"x/{k}": x for k, x in real(tree).items()})
+    with pytest.raises(UsageError, match="is not there in the checkpoint and"):
+        resume(run)
+
+
+def state_on(devices, like):
+    mesh = jax.make_mesh((devices,), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices])
+    return {name: jax.device_put(x, NamedSharding(mesh, P("seed"))) for name, x in like.items()}
+
+
+def test_digest_sees_every_bit_and_no_layout():
+    rng = np.random.default_rng(0)
+    arrays = {"a": rng.normal(size=(8, 3)).astype(np.float32), "b": np.arange(8, dtype=np.uint8)}
+    sums = checkpoint.digests(state_on(1, arrays), rows=7)
+    assert checkpoint.digests(state_on(4, arrays), rows=7) == sums
+    assert sums["a"] == checkpoint.row_digest(arrays["a"][:7], 0)
+    for bit in rng.integers(0, 7 * 3 * 32, 50):
+        changed = arrays["a"].copy()
+        changed.reshape(-1).view(np.uint8)[bit // 8] ^= 1 << (bit % 8)
+        assert checkpoint.digests(state_on(1, {"a": changed}), rows=7)["a"] != sums["a"]
+    swapped = arrays["a"][[1, 0, *range(2, 8)]]
+    assert checkpoint.digests(state_on(1, {"a": swapped}), rows=7)["a"] != sums["a"]
+    filled = arrays["a"].copy()
+    filled[7] = 0  # only fills up
+    assert checkpoint.digests(state_on(1, {"a": filled}), rows=7)["a"] == sums["a"]
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
+def test_four_devices_do_what_one_does(agent, monkeypatch):
+    assert worst_difference(agent) < 1e-5
+
+
+def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
+    """As jax.shard_map's default does with the gradients of what is initialised by a constant: every bias."""
+    real = jax.shard_map
+
+    def summed_over_devices(f, **options):
+        def wrong(config, state, *rest):
+            state, buffer = f(config, state, *rest)
+            biases = {
+                name: jax.lax.pmean(x, "seed") for name, x in checkpoint.named_leaves(state).items() if "bias" in name
+            }
+            return evaluation.with_leaves(state, biases), buffer
+
+        return real(wrong if len(options["in_specs"]) == 4 else f, **options)
+
+    monkeypatch.setattr(jax, "shard_map", summed_over_devices)
+    assert worst_difference("ppo") > 1e-4
+
+
+def after_one_update(job, plan):
+    programs = runner.compile_programs(job, plan, runner.Silent())
+    group = runner.Group(programs, plan, job, 0)
+    state = programs.init(group.config, group.keys)
+    state, _ = programs.chunk(group.config, state, np.int32(0), np.int32(1))
+    return {name: np.asarray(checkpoint.raw(x)) for name, x in checkpoint.named_leaves(state).items()}
+
+
+def worst_difference(agent):
+    """Between four devices and one, over the state's floats after one update of eight seeds."""
+    module = {"ppo": ppo, "dqn": dqn, "cem": cem}[agent]
+    env = counting_env.Counting()
+    job = jobs.Job(module, SMALL[agent], env, env.default_params, list(range(8)), 0, 1, True)
+    four = runner.make_plan(8, 1, 1.0, runner.Silent())
+    assert four.mesh.size == 4
+    one = runner.Plan(jax.make_mesh((1,), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1]), 8, 8)
+    a, b = after_one_update(job, four), after_one_update(job, one)
+    return max(np.abs(a[name] - x).max() for name, x in b.items() if x.dtype == np.float32 and x.size)
+
+
+def test_kill_and_resume():
+    path = Path(__file__).parents[1] / "scripts" / "survival.py"
+    spec = importlib.util.spec_from_file_location("survival", path)
+    survival = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(survival)
+    (kill,) = survival.kills(["cem"], count=1, seed=1)["cem"]["kills"]
+    assert kill["differs"] == []

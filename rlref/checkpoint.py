@@ -56,7 +56,7 @@ class Checkpoints:
     def __init__(self, folder: Path, first_row: int):
         from orbax.checkpoint import v1 as ocp
 
-        logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of every folder that is not its own
+        logging.getLogger("absl").addFilter(not_of_orbax)
         self.first_row = first_row
         self.path = folder.resolve() / "checkpoints" / f"row{first_row:06d}"
         context = ocp.Context()
@@ -95,7 +95,8 @@ class Checkpoints:
     def record(self, update: int) -> Record:
         """What the checkpoint says about itself. Raises DamagedError."""
         try:
-            saved: Any = self.orbax.load_checkpointables(update, {"record": None})["record"]
+            with quiet():
+                saved: Any = self.orbax.load_checkpointables(update, {"record": None})["record"]
             text = saved["text"]
             intact = zlib.crc32(text.encode()) == saved["crc32"]
         except Exception as error:  # Orbax and its file formats: anything can come from a damaged folder
@@ -152,6 +153,11 @@ def quiet() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         sys.unraisablehook = hook
+
+
+def not_of_orbax(message: logging.LogRecord) -> bool:
+    """Whether to log a message: what Orbax says of damaged folders is said here in one line."""
+    return "orbax" not in message.pathname
 
 
 def first_cause(error: BaseException) -> str:

@@ -181,6 +181,9 @@ def join(arguments: Sequence[str]) -> None:
     parser.add_argument("--num-processes", type=int)
     parser.add_argument("--process-id", type=int)
     known, _ = parser.parse_known_args(arguments)
+    # Gloo greets on standard output, from C++; that is for what was asked for.
+    sys.stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), 1)
     hosts.initialize(known.coordinator, known.num_processes, known.process_id)
 
 

@@ -20,14 +20,15 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import rlref
+import rlref.ppo
 from rlref.checkpoint import Checkpoints
+from rlref.errors import UsageError
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "survival.json"
@@ -135,6 +136,123 @@ def kills(agents: list[str], count: int, seed: int) -> dict[str, Any]:
     return results
 
 
+CASES: dict[str, tuple[int, str]] = {
+    # name: how often, and the files it is done to one of, drawn at random
+    "a bit of the newest checkpoint flipped": (40, "checkpoints/row000000/NEWEST/**/*"),
+    "a file of it cut off": (15, "checkpoints/row000000/NEWEST/**/*"),
+    "a file of it missing": (15, "checkpoints/row000000/NEWEST/**/*"),
+    "a bit of both checkpoints flipped": (8, "checkpoints/row000000/*/state/**/*"),
+    "all checkpoints missing": (1, ""),
+    "an empty folder with a number for a name": (1, ""),
+    "a bit of the metrics flipped": (15, "metrics/*.npz"),
+    "a file of metrics cut off": (5, "metrics/*.npz"),
+    "a file of metrics missing": (5, "metrics/*.npz"),
+    "a bit of config.json flipped": (15, "config.json"),
+    "config.json missing": (1, "config.json"),
+    "a bit of environment.json flipped": (5, "environment.json"),
+    "a bit of the agent's file flipped": (5, "source/ppo.py"),
+}
+
+
+def damage(case: str, run: Path, rng: random.Random) -> None:
+    """Do to the folder what `case` says."""
+    rows = run / "checkpoints" / "row000000"
+    newest = max(int(f.name) for f in rows.iterdir())
+    pattern = CASES[case][1].replace("NEWEST", str(newest))
+    files = sorted(f for f in run.glob(pattern) if f.is_file() and f.stat().st_size) if pattern else []
+    if case == "all checkpoints missing":
+        shutil.rmtree(rows)
+    elif case == "an empty folder with a number for a name":
+        (rows / str(newest + 1)).mkdir()
+    elif case == "a bit of both checkpoints flipped":
+        for folder in rows.iterdir():
+            flip(max((f for f in files if folder in f.parents), key=lambda f: f.stat().st_size), rng)
+    elif "flipped" in case:
+        flip(rng.choice(files), rng)
+    elif "cut off" in case:
+        file = rng.choice(files)
+        file.write_bytes(file.read_bytes()[: rng.randrange(file.stat().st_size)])
+    else:
+        rng.choice(files).unlink()
+
+
+def flip(file: Path, rng: random.Random) -> None:
+    """Change one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content)
+
+
+def outcome(run: Path, whole: Path) -> str:
+    """Resume a damaged run. What came of it, compared with an uninterrupted run."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            rlref.load(run)
+            readable = ""
+        except UsageError:
+            readable = ", and could not be read before"
+        try:
+            rlref.resume(run)
+        except UsageError as error:
+            return f"refused in a line{readable}" if "\n" not in str(error) else "REFUSED IN SEVERAL LINES"
+        except Exception as error:
+            return f"CRASHED: {type(error).__name__}"
+    if differences(run, whole):
+        return "SILENTLY WRONG" if not warned else "WRONG, with a warning"
+    texts = " ".join(str(w.message) for w in warned)
+    how = ", began again" if "begins again" in texts else ", from an older checkpoint" if "is not used" in texts else ""
+    return f"the same bits{how}{', with a warning' if warned else ', the damage was in nothing that is read'}{readable}"
+
+
+def corruption(seed: int) -> dict[str, Any]:
+    """Damage the folder of a run that was killed, in every way of CASES, and resume it."""
+    rng = random.Random(seed)
+    results: dict[str, dict[str, int]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        whole, killed = Path(folder, "whole"), Path(folder, "killed")
+        config = rlref.ppo.Config(total_timesteps=20 * 32, num_steps=8, hidden_sizes=(8,), num_minibatches=1)
+        rlref.train("ppo", config, num_seeds=4, run_dir=whole, checkpoint_every=8)
+        shutil.copytree(whole, killed)
+        (killed / "summary.json").unlink()  # as if killed at the very end; its checkpoints are of updates 16 and 20
+        for case, (count, _) in CASES.items():
+            results[case] = {}
+            for _ in range(count):
+                run = Path(folder, "run")
+                shutil.copytree(killed, run)
+                damage(case, run, rng)
+                came = outcome(run, whole)
+                results[case][came] = results[case].get(came, 0) + 1
+                shutil.rmtree(run)
+            print(case, results[case], flush=True)
+        for kilobytes in (4, 16, 64):
+            case = f"no file may be larger than {kilobytes} KB, as on a disk that is full, for the whole training"
+            results[case] = {full_disk(Path(folder), kilobytes): 1}
+            print(case, results[case], flush=True)
+    return results
+
+
+def full_disk(folder: Path, kilobytes: int) -> str:
+    """Train where larger files cannot be written, then resume where they can."""
+    run, whole, cache = folder / f"full-{kilobytes}", folder / "full-whole", folder / "cache"
+    arguments = ["train", "ppo", *SMALL["ppo"].split()]
+    if not whole.exists():
+        finish([*arguments, "--run-dir", str(whole)], cache)
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes * 1024, kilobytes * 1024))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    code, output = finish([*arguments, "--run-dir", str(run)], cache, preexec_fn=limited)
+    said = "warned" if "could not be written" in output else "said nothing"
+    if "Traceback" in output:
+        said = "CRASHED"
+    resumed, output = finish(["train", "--resume", str(run)], cache)
+    if resumed == 2:
+        return f"{said} (exit {code}); resume: {output.strip().splitlines()[-1].replace(str(run), 'RUN')}"
+    return f"{said} (exit {code}); resumed: {'NOT THE SAME' if differences(run, whole) else 'the same bits'}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["kills", "corruption", "cost"])
@@ -142,6 +260,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20, help="kills: how many per agent")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments and bits")
     options = parser.parse_args()
+    if options.what == "corruption":
+        print(json.dumps(corruption(options.seed), indent=1))
     if options.what == "kills":
         print(json.dumps(kills(options.agent or list(SMALL), options.count, options.seed), indent=1))
 

@@ -53,7 +53,8 @@ class Record:
 class Checkpoints:
     """The checkpoints of one group of rows."""
 
-    def __init__(self, folder: Path, first_row: int):
+    def __init__(self, folder: Path, first_row: int, writes: bool = True):
+        """Open them. Who trains the run, and so holds its lock, `writes`: that clears away what was half written."""
         from orbax.checkpoint import v1 as ocp
 
         logging.getLogger("absl").addFilter(not_of_orbax)
@@ -66,7 +67,7 @@ class Checkpoints:
             context=context,
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(1),
             preservation_policy=ocp.training.preservation_policies.LatestN(KEPT),
-            cleanup_tmp_directories=True,
+            cleanup_tmp_directories=writes,
         )
 
     def save(self, about: dict[str, Any], rows: int, update: int, state: Any) -> None:

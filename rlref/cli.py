@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("rlref: stopped by Ctrl-C before anything was trained", file=sys.stderr)
+        print("rlref: stopped by Ctrl-C", file=sys.stderr)
         return 130
 
 
@@ -160,6 +160,8 @@ def train_command(given: argparse.Namespace, rest: Sequence[str]) -> int:
     command = ["rlref", "train", *([agent] if agent else []), *arguments]
     if given.distributed:
         join(rest)
+    elif alone := [a for a in rest if a.partition("=")[0] in ("--coordinator", "--num-processes", "--process-id")]:
+        raise UsageError(f"{alone[0]} goes with --distributed")
     from rlref import jobs
     from rlref.agents import load_agent
 
@@ -461,12 +463,12 @@ def print_summary(run: "Run") -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     s = run.summary
-    low, high = s["iqm_interval_95"]
     seeds = len(run.seeds)
-    console.print(
-        f"[bold]{s['score']}[/bold]  IQM {s['iqm']:.4g}  95% interval {low:.4g} to {high:.4g}  min {s['min']:.4g}  max "
-        f"{s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)})"
-    )
+    settings = zip(s["iqm"], s["iqm_interval_95"], strict=True) if run.batched else [(s["iqm"], s["iqm_interval_95"])]
+    for i, (iqm, (low, high)) in enumerate(settings):
+        which = f"setting {i}  " if run.batched else ""
+        console.print(f"{which}[bold]{s['score']}[/bold]  IQM {iqm:.4g}  95% interval {low:.4g} to {high:.4g}")
+    console.print(f"min {s['min']:.4g}  max {s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)})")
     names = ("entropy", "kl", "explained_variance", "eval_return_greedy", "eval_return_sampled")
     values = [f"{name} {stats.iqm(runs.last(run.metrics[name]).ravel()):.4g}" for name in names if name in run.metrics]
     console.print("at the end, IQM over seeds:  " + "  ".join(values))

@@ -801,10 +801,10 @@ def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, Sta
 
     agent = make(Config(**{name: tuples(x) for name, x in settings.items()}), env, env_params)
     paths, tree = jax.tree.flatten_with_path(agent.init(jax.random.key(0)))
-    names = ["state/" + jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
-    if missing := leaves.keys() - set(names):
-        raise ValueError(f"{path} is another agent's: this one's state has no {min(missing)}")
-    return agent, jax.tree.unflatten(tree, [leaves.get(name, x) for name, (_, x) in zip(names, paths, strict=True)])
+    fresh = {"state/" + jax.tree_util.keystr(where, simple=True, separator="/"): x for where, x in paths}
+    if wrong := [name for name, x in leaves.items() if name not in fresh or x.shape != fresh[name].shape]:
+        raise ValueError(f"{path} is of another agent or environment: {wrong[0]} does not fit this one's")
+    return agent, jax.tree.unflatten(tree, (fresh | leaves).values())
 
 
 if __name__ == "__main__":

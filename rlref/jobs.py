@@ -9,9 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.extend import core as jax_core
 
 from rlref import envs, evaluation, runs
 from rlref.agents import load_agent
@@ -109,11 +107,17 @@ class Job:
         """The agent's file."""
         return Path(self.module.__file__) if self.module.__file__ else None
 
+    @functools.cached_property
+    def code(self) -> bytes:
+        """The agent's file as it was when the job began: it may be edited while the training runs."""
+        return self.source.read_bytes() if self.source else b""
+
+    @functools.cached_property
     def about(self) -> dict[str, Any]:
         """The job as JSON: what two runs must share for one to go on from the other's checkpoint."""
         return {
             "agent": self.name,
-            "source_sha256": sha256(self.module),
+            "source_sha256": hashlib.sha256(self.code).hexdigest(),
             "config": runs.in_json(self.settings),
             "batched": self.batched,
             "seeds": self.seeds,
@@ -134,14 +138,15 @@ def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = 
     if agent is None and not file.is_file():
         raise UsageError(f"{file} is missing: the run cannot be rebuilt without the agent's file")
     module = load_agent(file if agent is None else agent)
-    if sha256(module) != about["source_sha256"]:
+    if not is_same_agent(module, about):
         raise UsageError(f"{module.__file__} is not what {path} was trained with: another agent, or changed since")
     return rebuilt(path, module, about, env, env_params)
 
 
-def sha256(module: ModuleType) -> str | None:
-    """The hash of an agent's file; None if it has none."""
-    return hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest() if module.__file__ else None
+def is_same_agent(module: ModuleType, about: dict[str, Any]) -> bool:
+    """Whether a module's file is the one that `about` tells of."""
+    code = Path(module.__file__).read_bytes() if module.__file__ else b""
+    return hashlib.sha256(code).hexdigest() == about["source_sha256"]
 
 
 def rebuilt(path: Path, module: ModuleType, about: dict[str, Any], env: Any, env_params: Any) -> Job:
@@ -194,58 +199,19 @@ def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: A
     return dataclasses.replace(config, num_generations=budget // most)
 
 
-def check_same(job: Job, about: dict[str, Any], path: Path) -> None:
-    """Raise UsageError if a checkpoint of `about` is not of `job`; a longer `job` is, where no schedule forbids it."""
-    now = json.loads(json.dumps(job.about()))
+def check_same(job: Job, about: dict[str, Any], path: Path) -> Job:
+    """The job of a checkpoint of `about`: `job`, or a shorter one. Raises UsageError if anything else is different."""
+    now = json.loads(json.dumps(job.about))
     flat = [{**x, **{f"config.{name}": y for name, y in x["config"].items()}, "config": None} for x in (about, now)]
     names = sorted(flat[0].keys() | flat[1].keys())
     differ = {name: (flat[0].get(name), flat[1].get(name)) for name in names if flat[0].get(name) != flat[1].get(name)}
     for name in LENGTHS:
         if list(differ) == [f"config.{name}"] and about["config"][name] < now["config"][name]:
-            shorter = dataclasses.replace(job.config, **{name: about["config"][name]})
-            check_extension(dataclasses.replace(job, config=shorter), job, path)
-            return
+            return dataclasses.replace(job, config=dataclasses.replace(job.config, **{name: about["config"][name]}))
     if differ:
         listed = [f"{name.removeprefix('config.')} was {then} and is {x}" for name, (then, x) in differ.items()]
         raise UsageError(f"{path} cannot go on with settings other than those of its checkpoints: {', '.join(listed)}")
-
-
-def check_extension(old: Job, new: Job, path: Path) -> None:
-    """Raise UsageError, with the reason, unless `new` does at every update of `old` what `old` does there."""
-    before, after = (job.make(job.config_of(0)) for job in (old, new))
-    state = jax.eval_shape(before.init, jax.random.key(0))
-    first, second = (jax.jit(agent.update).lower(state, jnp.int32(0)).as_text() for agent in (before, after))
-    if first == second:
-        return
-    planned, wanted = schedules(before), schedules(after)
-    changed = [name for name, x in planned.items() if not np.array_equal(x, wanted[name][: len(x)], equal_nan=True)]
-    why = " and ".join(f"{name} runs from {planned[name][0]:.4g} to {planned[name][-1]:.4g}" for name in changed)
-    raise UsageError(
-        f"{path} cannot be extended: {why or 'its updates depend on how many there are'} over all {before.num_updates} "
-        "updates, and those already done would not be what a longer training does there"
-    )
-
-
-def schedules(agent: Any) -> dict[str, np.ndarray]:
-    """The diagnostics that follow from the step alone, `[num_updates]`: learning rates, epsilons."""
-    state = jax.eval_shape(agent.init, jax.random.key(0))
-    traced, shapes = jax.make_jaxpr(agent.update, return_shape=True)(state, jnp.int32(0))
-    *of_state, step = traced.jaxpr.invars
-    sources: dict[Any, set[str]] = {step: {"step"}} | {var: {"state"} for var in of_state}
-    for eqn in traced.jaxpr.eqns:
-        read = set().union(*(sources.get(var, set()) for var in eqn.invars if not isinstance(var, jax_core.Literal)))
-        sources |= dict.fromkeys(eqn.outvars, read)
-    names = sorted(shapes[1])
-    outputs = zip(names, traced.jaxpr.outvars[-len(names) :], strict=True)
-    variables = {name: var for name, var in outputs if not isinstance(var, jax_core.Literal)}
-    chosen = [name for name, var in variables.items() if sources.get(var) == {"step"}]
-
-    def of_step(step: jax.Array) -> dict[str, jax.Array]:
-        diagnostics = agent.update(agent.init(jax.random.key(0)), step)[1]
-        return {name: diagnostics[name] for name in chosen}
-
-    steps = jnp.arange(agent.num_updates)
-    return {name: np.asarray(x) for name, x in jax.jit(lambda steps: jax.lax.map(of_step, steps))(steps).items()}
+    return job
 
 
 def plain_values(env_params: Any) -> dict[str, Any]:

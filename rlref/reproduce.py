@@ -84,11 +84,13 @@ def reproduce(
     if updates is not None and not 1 <= updates <= count:
         raise UsageError(f"--updates is {updates}; the run has {count}")
     count = updates or count
+    changed = runs.changes(runs.read_json(path / "environment.json"), runs.environment(job.source))
     plan = runner.make_plan(job.num_rows, runner.job_bytes(job, False), None, display, about["rows_per_group"])
     now = runner.run_job(job, plan, None, None, 0, display, limit=count)
+    if now.summary["status"] == "interrupted":
+        raise KeyboardInterrupt
     shared = [name for name in then.metrics if name in now.metrics and name not in NOT_COMPARED]
     pairs = {name: (then.metrics[name][..., :count], now.metrics[name][..., :count]) for name in shared}
-    changed = changes(path, job.source)
     changed += [
         f"the metric {name} is {'gone' if name in then.metrics else 'new'}"
         for name in sorted(then.metrics.keys() ^ now.metrics.keys())
@@ -113,13 +115,3 @@ def first_difference(pairs: dict[str, tuple[np.ndarray, np.ndarray]], run: runs.
     row = tuple(int(i) for i in np.argwhere(apart[names[0]][..., update])[0])
     then, now = (float(x[(*row, update)]) for x in pairs[names[0]])
     return Difference(update, run.seeds[row[-1]], row[0] if len(row) == 2 else None, names[0], then, now, names)
-
-
-def changes(path: Path, source: Path | None) -> list[str]:
-    """Versions and devices that are not what the run was trained with."""
-    then, now = runs.read_json(path / "environment.json"), runs.environment(source)
-    before = {**then["versions"], "python": then["python"], "devices": then["devices"]}
-    after = {**now["versions"], "python": now["python"], "devices": now["devices"]}
-    for name in ("default_matmul_precision", "xla_flags"):
-        before[name], after[name] = then.get(name), now.get(name)
-    return [f"{name} was {before[name]} and is {after[name]}" for name in before if before[name] != after.get(name)]

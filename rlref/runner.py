@@ -32,6 +32,7 @@ from rlref import envs, evaluation, hosts, jobs, memory, runs
 from rlref.agents import load_agent
 from rlref.checkpoint import Checkpoints, DamagedError, place
 from rlref.errors import UsageError
+from rlref.extension import check_extension
 from rlref.jobs import Job
 from rlref.runs import Run
 from rlref.trained import Trained
@@ -141,18 +142,12 @@ def train(
         what = config if isinstance(config, type) else type(config)
         raise UsageError(f"config must be a {module.__name__}.Config, not {what}: it lacks {lacking[0]}")
     config = jobs.arrays_for_lists(config)
-    at_least: dict[str, tuple[Any, int]] = {"num_seeds": (num_seeds, 1), "seed": (seed, 0)}
-    at_least |= {"eval_every": (eval_every, 0), "eval_episodes": (eval_episodes, 1)}
-    at_least |= {} if checkpoint_every is None else {"checkpoint_every": (checkpoint_every, 0)}
-    for name, (value, least) in at_least.items():
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+    check_numbers(num_seeds=num_seeds, seed=seed, eval_every=eval_every, eval_episodes=eval_episodes)
+    check_numbers(checkpoint_every=checkpoint_every)
     num_seeds, seed, eval_every, eval_episodes = int(num_seeds), int(seed), int(eval_every), int(eval_episodes)
     if seed + num_seeds > 2**31:
         sums = f"seed + num_seeds is {seed + num_seeds}"
         raise UsageError(f"{sums}; seeds are numbers below 2**31, and jax would silently fold larger ones")
-    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise UsageError("jax_enable_x64 is on; the agents compute in float32 and int32, so turn it off")
     with hosts.together():
         if run_dir is not None and hosts.is_first() and Path(run_dir).exists():
             raise UsageError(f"{run_dir} exists already and is never overwritten; give another --run-dir")
@@ -174,7 +169,7 @@ def train(
     with hosts.together():
         if run_dir is not None and hosts.is_first():
             about = {
-                **job.about(),
+                **job.about,
                 "command": list(command),
                 "note": note,
                 "num_settings": job.num_settings,
@@ -184,7 +179,7 @@ def train(
                 "rows_per_group": plan.rows,
                 "checkpoint_every": checkpoint_every,
             }
-            folder = runs.Folder.create(Path(run_dir), job.source, about)
+            folder = runs.Folder.create(Path(run_dir), job.source, job.code, about)
     return run_job(job, plan, None if run_dir is None else Path(run_dir), folder, checkpoint_every, display)
 
 
@@ -217,6 +212,7 @@ def resume(
     settings are not those of its checkpoints, or if it cannot be extended because a schedule ends with it.
     """
     display = display or Silent()
+    check_numbers(checkpoint_every=checkpoint_every)
     path = Path(run_dir)
     job = jobs.of_folder(path, agent, env, env_params)
     about = runs.read_about(path, strict=True)
@@ -226,21 +222,28 @@ def resume(
     if checkpoint_every is None:
         checkpoint_every = about["checkpoint_every"]
     plan = make_plan(job.num_rows, job_bytes(job, True), memory_gb, display, about["rows_per_group"])
-    folder = None
+    folder, changed = None, []
     with contextlib.ExitStack() as undo:
         with hosts.together():
             if hosts.is_first():
                 folder = undo.enter_context(contextlib.closing(runs.Folder(path)))
-        newest = [newest_update(job, path, first) for first in range(0, job.num_rows, plan.rows)]
-        if min(newest) == job.agent.num_updates and runs.read_summary(path):
+        seems_finished = runs.read_summary(path) is not None
+        firsts = range(0, job.num_rows, plan.rows)
+        newest = [newest_update(job, path, first, verify=seems_finished) for first in firsts]
+        if seems_finished and min(newest) == job.agent.num_updates:
             raise UsageError(
                 f"{path} is finished: it has all of its {job.agent.num_updates} updates; "
                 "more --total-timesteps extend it"
             )
+        if folder:
+            with contextlib.suppress(UsageError):  # it is damaged, and written anew
+                changed = runs.changes(runs.read_json(path / "environment.json"), runs.environment(job.source))
+            if changed:
+                display.warn(f"{path} goes on elsewhere, so not bit for bit as it would have: {'; '.join(changed)}")
         with hosts.together():
             if folder:
                 folder.reopen(
-                    runs.in_json(about | job.about() | {"num_updates": job.agent.num_updates}),
+                    runs.in_json(about | job.about | {"num_updates": job.agent.num_updates}),
                     job.source,
                     list(command),
                 )
@@ -248,12 +251,32 @@ def resume(
     return run_job(job, plan, path, folder, checkpoint_every, display)
 
 
-def newest_update(job: Job, path: Path, first_row: int) -> int:
-    """Updates done at the newest checkpoint of a group; 0 without one. Raises UsageError if it is another job's."""
+def check_numbers(**options: Any) -> None:
+    """Raise UsageError for options that are no whole numbers, or too small; and where jax computes in 64 bits."""
+    for name, value in options.items():
+        least = 1 if name in ("num_seeds", "eval_episodes") else 0
+        if value is None and name == "checkpoint_every":
+            continue
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+    if jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise UsageError("jax_enable_x64 is on; the agents compute in float32 and int32, so turn it off")
+
+
+def newest_update(job: Job, path: Path, first_row: int, verify: bool) -> int:
+    """Updates done at the newest checkpoint of a group, with `verify` one that loads; 0 without one.
+
+    Raises UsageError if it is another job's.
+    """
     with contextlib.closing(Checkpoints(path, first_row)) as checkpoints:
         for update in checkpoints.updates():
             with contextlib.suppress(DamagedError):
-                jobs.check_same(job, checkpoints.record(update).about, path)
+                record = checkpoints.record(update)
+                saved = jobs.check_same(job, record.about, path)
+                if saved is not job:
+                    check_extension(saved, job, checkpoints.load(record), path)
+                elif verify:
+                    checkpoints.load(record)
                 return update
     return 0
 
@@ -271,14 +294,17 @@ def run_job(
 
     `path` is None for a run in memory; `folder` is None in all processes but the first.
     """
-    started = time.monotonic()
-    programs = compile_programs(job, plan, display)
-    compiled = time.monotonic()
     num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: runs.Pieces = {}
     policies = []
     steps_before, stopped = 0.0, 0
-    with contextlib.closing(folder) if folder else contextlib.nullcontext(), signals() as stop:
+    with contextlib.ExitStack() as stack:
+        if folder:
+            stack.enter_context(contextlib.closing(folder))
+        started = time.monotonic()
+        programs = compile_programs(job, plan, display)
+        compiled = time.monotonic()
+        stop = stack.enter_context(signals())
         for first in range(0, job.num_rows, plan.rows):
             group = Group(programs, plan, job, first)
             if job.num_rows > plan.rows:
@@ -332,6 +358,8 @@ def make_plan(
     devices, processes = jax.devices(), jax.process_count()
     if memory_gb is not None and not memory_gb > 0:
         raise UsageError(f"memory_gb is {memory_gb}; it must be above 0")
+    if memory_gb is not None and memory_gb == math.inf:
+        raise UsageError("memory_gb is inf; it must be finite")
     budget = memory_gb * 1e9 if memory_gb is not None else MEMORY_SHARE * memory.free_bytes()
     # Of every process its own share; all must come to the same groups.
     fit = processes * int(hosts.gathered([min(int(budget // bytes_per_row), 2**31 - 1)]).min())
@@ -452,7 +480,8 @@ class Group:
             # One decision for all processes, or they would not run the same programs.
             votes = hosts.gathered([count, due, stop.signal])
             count, due = int(votes[0, 0]), bool(votes[:, 1].any())
-            self.stopped = int(votes[:, 2].max()) if done else 0  # one update at least, for there to be something
+            # One update at least, for there to be something; and none is missing if the last has been sent off.
+            self.stopped = int(votes[:, 2].max()) if 0 < done < until else 0
             dispatched = None
             if done < until and not due and not self.stopped:
                 size = min(count, until - done, *(n - done % n for n in multiples))
@@ -580,7 +609,7 @@ class Keeper:
                 if self.folder:
                     self.folder.write_metrics(self.pieces)
             if update != self.saved:
-                self.checkpoints.save(self.job.about(), self.group.real, update, self.group.state)
+                self.checkpoints.save(self.job.about, self.group.real, update, self.group.state)
                 self.saved = update
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
@@ -41,6 +40,7 @@ except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 Pieces = dict[tuple[int, int], dict[str, np.ndarray]]  # (first row, first update) -> metrics [rows, updates]
+JAX_CONFIG = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")  # change numbers
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "orbax-checkpoint", "numpy", "scipy")
 
 
@@ -167,10 +167,12 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote. Raises UsageError, OSError where it is missing or damaged."""
+    """What `write_json` wrote. Raises UsageError where it is missing or damaged."""
     try:
         value: dict[str, Any] = json.loads(path.read_text())
         crc32 = value.pop("crc32")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged ({type(error).__name__}: {error})") from error
     if crc32 != zlib.crc32(json_text(value).encode()):
@@ -204,7 +206,10 @@ class Folder:
         self.path = path
         self.written: set[tuple[int, int]] = set()
         self.written_at = time.monotonic()
-        self.lock = (path / "lock").open("w")  # the system lets go of it when this process ends, however it does
+        try:
+            self.lock = (path / "lock").open("w")  # the system lets go of it when this process ends, however it does
+        except OSError as error:
+            raise UsageError(f"cannot write to {path}: {error.strerror}") from error
         if fcntl:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -215,15 +220,18 @@ class Folder:
                 pass
 
     @classmethod
-    def create(cls, path: Path, source: Path | None, config: dict[str, Any]) -> "Folder":
-        """Make `path`, which must not exist yet, and write everything that is known before training."""
+    def create(cls, path: Path, source: Path | None, code: bytes, config: dict[str, Any]) -> "Folder":
+        """Make `path`, which must not exist yet, and write everything that is known before training.
+
+        `source` is where the agent's file is, `code` what was in it.
+        """
         if path.exists():
             raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
         try:
             (path / "metrics").mkdir(parents=True)
             (path / "source").mkdir()
             if source:
-                shutil.copy(source, path / "source" / source.name)
+                (path / "source" / source.name).write_bytes(code)
                 if diff := _git(source.parent, "diff", "HEAD"):
                     (path / "source" / "uncommitted.diff").write_text(diff)
             write_json(path / "environment.json", environment(source))
@@ -241,7 +249,7 @@ class Folder:
         (self.path / "summary.json").unlink(missing_ok=True)
         try:
             history = read_json(self.path / "environment.json")
-        except (UsageError, OSError) as error:
+        except UsageError as error:
             history = {"lost": str(error)}
         resumed = [*history.get("resumed", []), {"command": command, **environment(source)}]
         write_json(self.path / "environment.json", history | {"resumed": resumed})
@@ -349,7 +357,7 @@ def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: An
     Its policy alone takes more, if they were given from Python: `agent`, `env` and `env_params` as in `rlref.train`.
     Raises UsageError if `path` is no run's folder, or is damaged. Damaged metrics are warned of, and NaN.
     """
-    path = Path(path)
+    path = Path(path).absolute()  # its policy may be asked for from another folder
     about = read_about(path)
     pieces: Pieces = {}
     for row in sorted({row for row, _ in map(_place, (path / "metrics").glob("row*-update*.npz"))}):
@@ -372,7 +380,7 @@ def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: An
 def read_about(path: Path, strict: bool = False) -> dict[str, Any]:
     """What a run's config.json says; if it is damaged, its copy in source/ with a warning.
 
-    Raises UsageError if there is no such run or both are damaged; with `strict`, whenever the two are not the same.
+    Raises UsageError if there is no such run or both are damaged; with `strict`, if either is.
     """
     if not (path / "config.json").is_file() and not (path / "source" / "config.json").is_file():
         raise UsageError(f"{path} is no run's folder: there is no config.json in it")
@@ -380,7 +388,7 @@ def read_about(path: Path, strict: bool = False) -> dict[str, Any]:
     for file in (path / "config.json", path / "source" / "config.json"):
         try:
             found.append(read_json(file))
-        except (UsageError, OSError) as error:
+        except UsageError as error:
             problems.append(str(error))
     if not found or (strict and problems):
         copy = (
@@ -415,9 +423,18 @@ def read_summary(path: Path) -> dict[str, Any] | None:
         return None
     try:
         return read_json(path / "summary.json")
-    except (UsageError, OSError) as error:
+    except UsageError as error:
         warnings.warn(f"{error}; how the run ended is not known", stacklevel=3)
         return None
+
+
+def changes(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Versions, devices and settings of jax that differ between two of what `environment` gives: other last bits."""
+    one, other = (
+        {**x["versions"], **x["jax_config"], **{name: x[name] for name in ("python", "devices", "xla_flags")}}
+        for x in (then, now)
+    )
+    return [f"{name} was {one.get(name)} and is {x}" for name, x in other.items() if one.get(name) != x]
 
 
 def environment(source: Path | None) -> dict[str, Any]:
@@ -436,7 +453,7 @@ def environment(source: Path | None) -> dict[str, Any]:
         "versions": versions,
         "platform": platform.platform(),
         "devices": [device.device_kind for device in jax.devices()],
-        "default_matmul_precision": getattr(jax.config, "jax_default_matmul_precision", None),
+        "jax_config": {name: getattr(jax.config, name, None) for name in JAX_CONFIG},
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "git_commit": (_git(source.parent, "rev-parse", "HEAD").strip() if source else "") or None,
     }

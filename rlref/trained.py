@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ class Trained:
         Its entries: `config` and `about`, JSON; an array per leaf, named as in 'state/params/params/actor_0/kernel'.
         Raises UsageError if it exists already or cannot be written.
         """
-        about = self.job.about()
+        about = self.job.about
         setting, seed = divmod(row, len(self.job.seeds))
         settings = {name: x[setting] if name in self.job.batched else x for name, x in self.job.settings.items()}
         entries = {f"state/{name}": x for name, x in self.of_row(row).items()}
@@ -177,6 +178,9 @@ def of_file(path: Path, agent: Any = None, env: Any = None, env_params: Any = No
     if agent is None and about["agent"] not in NAMES:
         raise UsageError(f"{path} is of the agent {about['agent']}: give its file, as --agent ./{about['agent']}.py")
     module = load_agent(about["agent"] if agent is None else agent)
+    if agent is None and not jobs.is_same_agent(module, about):
+        name = f"{about['agent']}.py"
+        raise UsageError(f"{path} was trained with another {name} than rlref's: give it, as --agent ./{name}")
     job = jobs.rebuilt(
         path, module, about | {"config": config, "batched": [], "seeds": [about["seed"]]}, env, env_params
     )
@@ -195,10 +199,15 @@ def _newest(job: Job, path: Path, first_row: int) -> dict[str, np.ndarray] | Non
     """What acting takes of a group's rows, from its newest checkpoint that can be trusted; None without one."""
     if not (path / "checkpoints" / f"row{first_row:06d}").is_dir():
         return None
-    with contextlib.closing(Checkpoints(path, first_row)) as checkpoints:
+    with contextlib.closing(Checkpoints(path, first_row, writes=False)) as checkpoints:
         for update in checkpoints.updates():
-            with contextlib.suppress(DamagedError):
+            try:
                 record = checkpoints.record(update)
                 jobs.check_same(job, record.about, path)
                 return checkpoints.load(record, job.policy_leaves)
+            except DamagedError as error:
+                warnings.warn(
+                    f"the checkpoint of {path} after update {update} is not used: {error}; resuming repairs the run",
+                    stacklevel=2,
+                )
     return None

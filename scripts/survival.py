@@ -21,26 +21,28 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import rlref
-import rlref.ppo
-from rlref.checkpoint import Checkpoints
+from rlref import dqn, envs, jobs, ppo, runner
+from rlref.checkpoint import Checkpoints, raw
 from rlref.errors import UsageError
+from rlref.evaluation import named_leaves
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "survival.json"
 README = HERE.parent / "rlref" / "README.md"
+BEGIN, END = "<!-- survival -->", "<!-- end of survival -->"
 LIMIT = 300  # seconds that one process may take
 # About three seconds of training after compiling, with a checkpoint every few updates, so that kills meet many of them.
 SMALL = {
-    "ppo": "--num-seeds 4 --total-timesteps 100000 --hidden-sizes 32 --eval-every 20 --checkpoint-every 7",
+    "ppo": "--num-seeds 4 --total-timesteps 100000 --hidden-sizes 32 --eval-every 20 --checkpoint-every 15",
     "dqn": "--num-seeds 4 --total-timesteps 60000 --hidden-sizes 32 --learning-starts 2000 --eval-every 20 "
-    "--checkpoint-every 7",
+    "--checkpoint-every 15",
     "cem": "--num-seeds 4 --env-id Pendulum-v1 --num-generations 200 --num-rollouts 1 --population-size 32 "
-    "--eval-every 20 --checkpoint-every 7",
+    "--eval-every 20 --checkpoint-every 15",
 }
 
 
@@ -211,7 +213,7 @@ def corruption(seed: int) -> dict[str, Any]:
     results: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder, "whole"), Path(folder, "killed")
-        config = rlref.ppo.Config(total_timesteps=20 * 32, num_steps=8, hidden_sizes=(8,), num_minibatches=1)
+        config = ppo.Config(total_timesteps=20 * 32, num_steps=8, hidden_sizes=(8,), num_minibatches=1)
         rlref.train("ppo", config, num_seeds=4, run_dir=whole, checkpoint_every=8)
         shutil.copytree(whole, killed)
         (killed / "summary.json").unlink()  # as if killed at the very end; its checkpoints are of updates 16 and 20
@@ -253,17 +255,128 @@ def full_disk(folder: Path, kilobytes: int) -> str:
     return f"{said} (exit {code}); resumed: {'NOT THE SAME' if differences(run, whole) else 'the same bits'}"
 
 
+def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
+    """A minute of training of 64 DQN seeds with a checkpoint at its start against one without, in turn, in one process.
+
+    Time is by the clock: with the wait for the state to be read, the writing in the background and its end.
+    """
+    config = dqn.Config(
+        env_id="Breakout-MinAtar",
+        total_timesteps=10_000_000,
+        num_envs=8,
+        train_frequency=8,
+        cycles_per_update=25,
+        buffer_size=10_000,
+        buffer_dtype=buffer_dtype,
+        batch_size=64,
+        learning_starts=1000,
+        hidden_sizes=(128,),
+    )
+    env, env_params = envs.make_env(config.env_id)
+    job = jobs.Job(dqn, config, env, env_params, list(range(64)), 0, 1, False)
+    plan = runner.make_plan(job.num_rows, runner.job_bytes(job, True), None, runner.Silent())
+    group = runner.Group(runner.compile_programs(job, plan, runner.Silent()), plan, job, 0)
+    group.state = group.programs.init(group.config, group.keys)
+    done = 0
+
+    def train(updates: int) -> float:
+        nonlocal done
+        start = time.monotonic()
+        for _ in group.train(done, done + updates, 0, runner.Stop()):
+            pass
+        done += updates
+        return time.monotonic() - start
+
+    train(50)  # until the buffers are full: 50 x 200 steps
+    updates = max(1, round(60 / (train(8) / 8)))
+    plain, blocked, whole = [], [], []
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Checkpoints(Path(folder), 0)) as checkpoints:
+        with_one = []
+        for turn in range(turns):
+            plain.append(train(updates))
+            start = time.monotonic()
+            checkpoints.save(job.about, group.real, turn, group.state)
+            blocked.append(time.monotonic() - start)
+            train(updates)
+            checkpoints.wait()
+            with_one.append(time.monotonic() - start)
+        for turn in range(turns, turns + 2):  # by itself, nothing else running
+            start = time.monotonic()
+            checkpoints.save(job.about, group.real, turn, group.state)
+            checkpoints.wait()
+            whole.append(time.monotonic() - start)
+        newest = Path(folder, "checkpoints", "row000000", str(turns + 1))
+        size = sum(f.stat().st_size for f in newest.rglob("*") if f.is_file())
+        start = time.monotonic()
+        checkpoints.load(checkpoints.record(turns + 1))
+        load = time.monotonic() - start
+    leaves = [raw(x) for x in named_leaves(group.state).values()]
+    return {
+        "state_mb": round(sum(x.size * x.dtype.itemsize for x in leaves) / 1e6, 1),
+        "disk_mb": round(size / 1e6, 1),
+        "minute_without_s": [round(x, 2) for x in plain],
+        "minute_with_s": [round(x, 2) for x in with_one],
+        "cost_percent": round(100 * (np.mean(with_one) / np.mean(plain) - 1), 2),
+        "blocked_s": round(float(np.median(blocked)), 3),
+        "alone_s": round(float(np.median(whole)), 2),
+        "load_s": round(load, 2),
+        "steps_per_second": round(200 * 64 * updates / float(np.mean(plain))),
+    }
+
+
+def tables(results: dict[str, Any]) -> str:
+    """The tables of rlref/README.md."""
+    lines = ["| agent | kills | in the middle of a save | resumed with the same bits |", "|---|---|---|---|"]
+    for agent, x in results.get("kills", {}).items():
+        same, in_save = (
+            sum(map(f, x["kills"])) for f in (lambda k: not k["differs"], lambda k: k.get("in a save", False))
+        )
+        lines.append(f"| {agent.upper()}, {x['updates']} updates | {len(x['kills'])} | {in_save} | {same} |")
+    lines += ["", "| damage, to one file drawn at random | times | what came of it |", "|---|---|---|"]
+    for case, outcomes in results.get("corruption", {}).items():
+        listed = "; ".join(f"{count} x {text}" for text, count in sorted(outcomes.items()))
+        lines.append(f"| {case} | {sum(outcomes.values())} | {listed} |")
+    lines += [
+        "",
+        "| 64 seeds of DQN on Breakout-MinAtar, buffers of 10,000 | as bits | as they come |",
+        "|---|---|---|",
+    ]
+    costs = results.get("cost", {})
+    rows = {
+        "state, MB": "state_mb",
+        "on disk, MB": "disk_mb",
+        "throughput without, steps/s": "steps_per_second",
+        "cost of one a minute": "cost_percent",
+        "of it the training stands still, s": "blocked_s",
+        "a save alone, s": "alone_s",
+        "loading and checking it, s": "load_s",
+    }
+    for text, name in rows.items():
+        unit = " %" if name == "cost_percent" else ""
+        lines.append(f"| {text} | " + " | ".join(f"{x[name]:,}{unit}" for x in costs.values()) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["kills", "corruption", "cost"])
     parser.add_argument("--agent", action="append", choices=list(SMALL), help="kills: this agent alone")
     parser.add_argument("--count", type=int, default=20, help="kills: how many per agent")
+    parser.add_argument("--turns", type=int, default=3, help="cost: minutes with and without a checkpoint, as bits")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments and bits")
     options = parser.parse_args()
-    if options.what == "corruption":
-        print(json.dumps(corruption(options.seed), indent=1))
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if options.what == "kills":
-        print(json.dumps(kills(options.agent or list(SMALL), options.count, options.seed), indent=1))
+        found = kills(options.agent or list(SMALL), options.count, options.seed)
+        results["kills"] = results.get("kills", {}) | found
+    elif options.what == "corruption":
+        results["corruption"] = corruption(options.seed)
+    else:
+        results["cost"] = {"bool": cost(options.turns, "bool"), "same": cost(1, "same")}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    text = README.read_text()
+    before, rest = text.split(BEGIN)
+    README.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

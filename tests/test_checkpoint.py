@@ -5,6 +5,7 @@ import dataclasses
 import errno
 import importlib.util
 import json
+import re
 import shutil
 import signal
 import warnings
@@ -18,7 +19,8 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import rlref
-from rlref import cem, checkpoint, dqn, evaluation, jobs, memory, ppo, runner, runs
+from rlref import cem, checkpoint, cli, dqn, evaluation, extension, jobs, memory, ppo, runner, runs
+from rlref.agents import load_agent
 from rlref.errors import UsageError
 
 SMALL = {
@@ -59,6 +61,15 @@ class StopAfter(runner.Silent):
         if done >= self.updates * SEEDS and not self.sent:
             self.sent = True
             signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_compiler():
+    """What is tested here does not depend on how fast the programs are."""
+    before = jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(autouse=True)
@@ -261,12 +272,14 @@ def test_groups_resume_where_they_were(tmp_path):
     assert rlref.load(tmp_path / "run", env=env).policy(5)(np.zeros(2, np.float32)) in (0, 1)
 
 
-def test_batched_settings_resume(tmp_path):
+def test_batched_settings_resume(tmp_path, capsys):
     config = SMALL["cem"].replace(init_variance=np.array([1.0, 4.0]), smoothing=np.array([0.0, 0.5]))
-    train("cem", tmp_path / "whole", config)
-    train("cem", tmp_path / "run", config, display=StopAfter(10))
-    run = resume(tmp_path / "run")
-    assert run.metrics["kl"].shape == (2, SEEDS, 20)
+    config = config.replace(env_id="counting_env:make_env")
+    train("cem", tmp_path / "whole", config, env=None)
+    train("cem", tmp_path / "run", config, env=None, display=StopAfter(10))
+    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert len(re.findall(r"setting [01]  mean_policy_return  IQM", capsys.readouterr().out)) == 2
+    assert rlref.load(tmp_path / "run").metrics["kl"].shape == (2, SEEDS, 20)
     assert_same(tmp_path / "run", tmp_path / "whole")
     assert rlref.load(tmp_path / "run").config["smoothing"] == [0.0, 0.5]
 
@@ -288,20 +301,42 @@ def test_an_extended_run_is_the_longer_run(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("agent", "config", "reason"),
+    ("agent", "change", "reason"),
     [
-        ("ppo", SMALL["ppo"].replace(anneal_lr=True), r"learning_rate runs from 0.00025 to .* over all 20 updates"),
-        ("dqn", SMALL["dqn"], "epsilon runs from"),
-        ("cem", SMALL["cem"].replace(extra_variance=1.0), "extra_variance runs from 1 to"),
+        ("ppo", {"anneal_lr": True}, r"learning_rate runs from 0.00025 to .* over all 20 updates"),
+        ("dqn", {}, "epsilon runs from"),
+        ("cem", {"extra_variance": 1.0}, "extra_variance runs from 1 to"),
+        ("ppo", {}, None),
+        ("dqn", {"start_e": 0.05, "end_e": 0.05}, None),  # a schedule from a value to itself
+        ("cem", {"extra_variance": 0.0}, None),
     ],
 )
-def test_a_schedule_forbids_extending(agent, config, reason):
+def test_a_schedule_forbids_extending(agent, change, reason):
+    with contextlib.nullcontext() if reason is None else pytest.raises(UsageError, match=reason):
+        extend({"ppo": ppo, "dqn": dqn, "cem": cem}[agent], SMALL[agent].replace(**change))
+
+
+def extend(module, config):
     env = counting_env.Counting()
-    job = jobs.Job(ppo, config, env, env.default_params, [0], 0, 1, True)
-    job = dataclasses.replace(job, module={"ppo": ppo, "dqn": dqn, "cem": cem}[agent])
-    before = job.about()
-    with pytest.raises(UsageError, match=reason):
-        jobs.check_same(jobs.lengthened(job, 100_000), before, Path("run"))
+    job = jobs.Job(module, config, env, env.default_params, [0], 0, 1, True)
+    longer = jobs.lengthened(job, 100_000)
+    saved = jobs.check_same(longer, json.loads(json.dumps(job.about)), Path("run"))
+    assert saved.config == job.config
+    state = jax.vmap(job.agent.init)(jax.random.split(jax.random.key(0), 1))
+    arrays = {name: np.asarray(checkpoint.raw(x)) for name, x in checkpoint.named_leaves(state).items()}
+    extension.check_extension(saved, longer, arrays, Path("run"))
+
+
+def test_a_schedule_that_is_no_metric_forbids_extending(tmp_path):
+    """Of a user's own: something that falls over the training and that no diagnostic tells of."""
+    source = Path(ppo.__file__).read_text()
+    hidden = source.replace("indices, learning_rate)\n", "indices, learning_rate * (2 - step / num_updates))\n")
+    assert hidden != source
+    (tmp_path / "annealed.py").write_text(hidden)
+    module = load_agent(tmp_path / "annealed.py")
+    config = jobs.config_of(module, dataclasses.asdict(SMALL["ppo"]), [])
+    with pytest.raises(UsageError, match="its updates depend on how many there are"):
+        extend(module, config)
 
 
 def test_a_run_cannot_be_made_shorter(whole):
@@ -337,6 +372,81 @@ def test_a_changed_agent_is_refused(run):
 def test_a_run_that_is_being_trained_is_refused(run):
     with contextlib.closing(runs.Folder(run)), pytest.raises(UsageError, match="being trained by another process"):
         resume(run)
+
+
+def test_editing_the_agent_while_it_trains_changes_nothing(tmp_path):
+    file = tmp_path / "mine.py"
+    source = Path(cem.__file__).read_text()
+    file.write_text(source)
+
+    class Edits(StopAfter):
+        def progress(self, done, total, metrics):
+            file.write_text(source + "# an edit\n")
+            super().progress(done, total, metrics)
+
+    rlref.train(
+        file, SMALL["cem"], env=counting_env.Counting(), num_seeds=SEEDS, run_dir=tmp_path / "run", display=Edits(5)
+    )
+    assert (tmp_path / "run" / "source" / "mine.py").read_text() == source
+    assert resume(tmp_path / "run").summary["status"] == "finished"
+
+
+def test_reading_a_run_leaves_what_is_being_saved_alone(run):
+    half = run / "checkpoints" / "row000000" / "20.orbax-checkpoint-tmp"
+    half.mkdir()
+    rlref.load(run, env=counting_env.Counting()).policy(0)
+    assert half.is_dir()
+
+
+def test_a_finished_run_with_a_damaged_checkpoint_is_repaired(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    flip(largest(tmp_path / "run" / "checkpoints" / "row000000" / "20" / "state" / "d"))
+    with pytest.warns(UserWarning, match="after update 20 is not used: .*; resuming repairs the run"):
+        rlref.load(tmp_path / "run", env=counting_env.Counting()).policy(0)
+    with pytest.warns(UserWarning, match="20 is not used"):
+        resume(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+
+
+def test_a_signal_in_the_last_chunk_is_too_late(tmp_path):
+    assert train("cem", tmp_path / "run", display=StopAfter(19)).summary["status"] == "finished"
+
+
+def test_going_on_under_other_settings_of_jax_is_warned_of(run):
+    environment = runs.read_json(run / "environment.json")
+    environment["jax_config"]["jax_threefry_partitionable"] = "another"
+    runs.write_json(run / "environment.json", environment)
+    with pytest.warns(UserWarning, match="jax_threefry_partitionable was another and is"):
+        resume(run)
+
+
+def test_a_failure_lets_go_of_the_run(run):
+    class Fails(runner.Silent):
+        def compiling(self, what):
+            raise RuntimeError("no compiler")
+
+    with pytest.raises(RuntimeError, match="no compiler") as kept:
+        resume(run, display=Fails())
+    assert resume(run).summary["status"] == "finished"
+    assert kept
+
+
+def test_policy_is_found_from_another_folder(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = rlref.load("run", env=counting_env.Counting())
+    monkeypatch.chdir("/")
+    assert loaded.policy(0)(np.zeros(2, np.float32)) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"checkpoint_every": -3}, "checkpoint_every is -3"), ({"memory_gb": float("inf")}, "memory_gb is inf")],
+)
+def test_wrong_options_leave_the_run_as_it_was(run, options, message):
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with pytest.raises(UsageError, match=message):
+        resume(run, **options)
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
 
 
 def test_another_layout_of_leaves_is_refused(run, monkeypatch):

@@ -28,7 +28,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def folder(run, tmp_path):
     config = runs.read_json(run.path / "config.json")
-    with contextlib.closing(runs.Folder.create(tmp_path / "run", Path(ppo.__file__), config)) as folder:
+    with contextlib.closing(runs.Folder.create(tmp_path / "run", Path(ppo.__file__), b"", config)) as folder:
         yield folder
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from helpers import child_environment
 from PIL import Image
-from test_checkpoint import SMALL
+from test_checkpoint import SMALL, _quick_compiler  # noqa: F401 (a fixture)
 
 import rlref
 from rlref import cem, cli, dqn, evaluation, ppo, reproduce, runs, trained
@@ -93,7 +93,7 @@ def test_loading_with_another_agent_says_so(run, tmp_path):
     one = trained.of_folder(run.path)
     one.export(0, tmp_path / "seed.npz")
     other = MODULES[{"ppo": "dqn", "dqn": "cem", "cem": "ppo"}[run.agent]]
-    with pytest.raises((TypeError, ValueError), match=r"unexpected keyword|another agent's"):
+    with pytest.raises((TypeError, ValueError), match=r"unexpected keyword|of another agent"):
         other.load(tmp_path / "seed.npz", ENV)
     with pytest.raises(UsageError, match="settings do not fit"):
         trained.of_file(tmp_path / "seed.npz", agent=other.__name__.rpartition(".")[2])
@@ -165,6 +165,7 @@ def test_commands(ppo_run, tmp_path, capsys, monkeypatch):
         ),
         (["train", "--resume", "RUN", "--env-params", "reward=2"], "env_params are"),
         (["train", "dqn", "--resume", "RUN"], "another agent, or changed since"),
+        (["train", "ppo", "--coordinator", "localhost:1"], "--coordinator goes with --distributed"),
         (["train", "ppo", "--resume", "RUN", "--total-timesteps", "12"], "fewer than the 20"),
     ],
 )
@@ -174,6 +175,17 @@ def test_wrong_usage_is_one_line(ppo_run, arguments, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_an_exported_seed_of_an_edited_agent_needs_its_file(run, tmp_path):
+    edited = tmp_path / f"{run.agent}.py"
+    edited.write_text((run.path / "source" / f"{run.agent}.py").read_text() + "# edited\n")
+    config = SMALL[run.agent].replace(env_id="counting_env:make_env")
+    own = rlref.train(edited, config, num_seeds=1, run_dir=tmp_path / "own", checkpoint_every=0)
+    trained.of_folder(own.path).export(0, tmp_path / "own.npz")
+    with pytest.raises(UsageError, match=r"trained with another .*: give it, as --agent"):
+        trained.of_file(tmp_path / "own.npz")
+    assert trained.of_file(tmp_path / "own.npz", agent=str(edited)).play(0, 2, 0)
 
 
 def test_gif_is_written(tmp_path):
@@ -219,9 +231,8 @@ def test_two_processes_train_one_run_and_one_goes_on(tmp_path):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    small = (
-        "--num-generations 12 --population-size 8 --elite-fraction .25 --num-rollouts 1 --hidden-sizes 4 --num-seeds 3"
-    )
+    small = "--extra-variance 0 --num-generations 12 --population-size 8 --elite-fraction .25 --num-rollouts 1"
+    small += " --hidden-sizes 4 --num-seeds 3"
     common = ["train", "cem", *small.split(), "--run-dir", str(tmp_path / "run"), "--checkpoint-every", "4", "--json"]
     hosts = ["--distributed", "--coordinator", f"localhost:{port}", "--num-processes", "2"]
     variables = child_environment() | {"JAX_NUM_CPU_DEVICES": "1"}
@@ -241,7 +252,8 @@ def test_two_processes_train_one_run_and_one_goes_on(tmp_path):
     assert np.isfinite(run.metrics["env_steps"]).all()
     alone = rlref.train("cem", cem.Config(**settings(run)), num_seeds=3)
     np.testing.assert_allclose(run.metrics["std_mean"][:, 0], alone.metrics["std_mean"][:, 0], rtol=1e-5)
-    longer = rlref.resume(tmp_path / "run", total_timesteps=20 * 8 * 500)
+    with pytest.warns(UserWarning, match="goes on elsewhere.*devices was"):
+        longer = rlref.resume(tmp_path / "run", total_timesteps=20 * 8 * 500)
     assert longer.metrics["env_steps"].shape == (3, 20)
     assert np.isfinite(longer.metrics["env_steps"]).all()
 

@@ -134,10 +134,10 @@ def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = 
     Raises UsageError where something is missing, or is not what was run.
     """
     about = runs.read_about(path, strict=True)
-    file = path / "source" / f"{about['agent']}.py"
-    if agent is None and not file.is_file():
-        raise UsageError(f"{file} is missing: the run cannot be rebuilt without the agent's file")
-    module = load_agent(file if agent is None else agent)
+    files = sorted((path / "source").glob("*.py"))
+    if agent is None and len(files) != 1:
+        raise UsageError(f"{path / 'source'} holds {len(files)} Python files; it takes the agent's to rebuild the run")
+    module = load_agent(files[0] if agent is None else agent)
     if not is_same_agent(module, about):
         raise UsageError(f"{module.__file__} is not what {path} was trained with: another agent, or changed since")
     return rebuilt(path, module, about, env, env_params)

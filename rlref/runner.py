@@ -548,46 +548,50 @@ class Keeper:
         self.job, self.group, self.path, self.folder = job, group, path, folder
         self.pieces, self.display = pieces, display
         self.checkpoints = None if path is None else Checkpoints(path, group.first)
-        self.saved: int | None = None
+        self.saved = 0  # updates done at the newest checkpoint
         self.board: runs.TensorBoard | None = None
 
     def restore(self) -> int:
         """Bring the group to its newest checkpoint, or to its start; returns the updates done."""
         group, update = self.group, 0
-        for candidate in self.checkpoints.updates() if self.checkpoints else ():
-            assert self.checkpoints is not None
-            assert self.path is not None
-            try:
-                record = self.checkpoints.record(candidate)
-                if record.rows != group.real:
-                    raise DamagedError(f"it has {record.rows} rows, where the run has {group.real}")
-                kept = runs.pieces_until(self.path, group.first, candidate)
-                arrays = self.checkpoints.load(record)
-            except (DamagedError, UsageError) as error:
-                self.checkpoints.set_aside(candidate, str(error), self.display.warn)
-                continue
+        kept: runs.Pieces = {}
+        newest = self._newest()
+        if newest is None:
+            group.state = group.programs.init(group.config, group.keys)
+        else:
+            update, kept, arrays = newest
             group.state = place(arrays, group.programs.state, group.padded, group.by_row)
-            update = self.saved = candidate
             last = kept[max(kept)]
             if self.job.eval_every and update % self.job.eval_every and update < self.job.agent.num_updates:
                 # An evaluation here was that of the end, before the run was extended.
-                for name in last:
-                    if name.startswith("eval_"):
-                        last[name][:, -1] = np.nan
-            self.pieces |= kept
+                last |= {name: _without_last(x) for name, x in last.items() if name.startswith("eval_")}
             group.env_steps = last["env_steps"][:, -1].astype(np.float64)
             self.display.say(f"going on after update {update}")
-            break
-        else:
-            group.state = group.programs.init(group.config, group.keys)
+        self.pieces |= kept
+        self.saved = update
         with hosts.together():
             if self.folder:
-                dropped = self.folder.cut(group.first, update, self.pieces)
+                dropped = self.folder.cut(group.first, kept)
                 if dropped and not update:
                     self.display.warn("there is no checkpoint to go on from: the training begins again")
                 labels = self.job.labels[group.first :][: group.real]
                 self.board = runs.TensorBoard(self.folder.path, labels, group.env_steps)
         return update
+
+    def _newest(self) -> tuple[int, runs.Pieces, dict[str, np.ndarray]] | None:
+        """The newest checkpoint that can be trusted: its update, all metrics until then, its leaves on the host."""
+        if self.checkpoints is None or self.path is None:
+            return None
+        for update in self.checkpoints.updates():
+            try:
+                record = self.checkpoints.record(update)
+                if record.rows != self.group.real:
+                    raise DamagedError(f"it has {record.rows} rows, where the run has {self.group.real}")
+                pieces = runs.pieces_until(self.path, self.group.first, update)
+                return update, pieces, self.checkpoints.load(record)
+            except (DamagedError, UsageError) as error:
+                self.checkpoints.set_aside(update, str(error), self.display.warn)
+        return None
 
     def keep(self, update: int, values: dict[str, np.ndarray]) -> None:
         """Keep a chunk's metrics, and write them now and then."""
@@ -627,6 +631,11 @@ class Keeper:
         except Exception as error:  # the file system's errors come through Orbax in many kinds
             reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
             self.display.warn(f"{self.path}: {what} could not be written: {type(error).__name__}: {reason:.200}")
+
+
+def _without_last(x: np.ndarray) -> np.ndarray:
+    """Metrics `[rows, updates]`, NaN at the last update."""
+    return np.concatenate([x[:, :-1], np.full_like(x[:, -1:], np.nan)], axis=1)
 
 
 def take(tree: Any, index: Any) -> Any:

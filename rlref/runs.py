@@ -8,6 +8,7 @@
 Every file is written under another name and then moved, so that a killed run leaves a folder that loads.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -19,7 +20,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -198,6 +199,15 @@ def out_of_json(x: Any) -> Any:
     return float(x) if x in ("inf", "-inf", "nan") else x
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a file system's refusal into a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write the run to {path}: {error.strerror}") from error
+
+
 class Folder:
     """The folder of a run that is being trained, by this process alone."""
 
@@ -206,10 +216,8 @@ class Folder:
         self.path = path
         self.written: set[tuple[int, int]] = set()
         self.written_at = time.monotonic()
-        try:
+        with writing(path):
             self.lock = (path / "lock").open("w")  # the system lets go of it when this process ends, however it does
-        except OSError as error:
-            raise UsageError(f"cannot write to {path}: {error.strerror}") from error
         if fcntl:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,7 +235,7 @@ class Folder:
         """
         if path.exists():
             raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
-        try:
+        with writing(path):
             (path / "metrics").mkdir(parents=True)
             (path / "source").mkdir()
             if source:
@@ -237,38 +245,38 @@ class Folder:
             write_json(path / "environment.json", environment(source))
             write_json(path / "source" / "config.json", config)
             write_json(path / "config.json", config)  # last: what has one can be resumed
-            return cls(path)
-        except OSError as error:
-            raise UsageError(f"cannot write the run to {path}: {error.strerror}; give another --run-dir") from error
+        return cls(path)
 
     def close(self) -> None:
         self.lock.close()
 
     def reopen(self, config: dict[str, Any], source: Path | None, command: list[str]) -> None:
         """Note that the run goes on, by which command and where."""
-        (self.path / "summary.json").unlink(missing_ok=True)
         try:
             history = read_json(self.path / "environment.json")
         except UsageError as error:
             history = {"lost": str(error)}
         resumed = [*history.get("resumed", []), {"command": command, **environment(source)}]
-        write_json(self.path / "environment.json", history | {"resumed": resumed})
-        write_json(self.path / "source" / "config.json", config)
-        write_json(self.path / "config.json", config)
+        with writing(self.path):
+            (self.path / "summary.json").unlink(missing_ok=True)
+            write_json(self.path / "environment.json", history | {"resumed": resumed})
+            write_json(self.path / "source" / "config.json", config)
+            write_json(self.path / "config.json", config)
 
-    def cut(self, first_row: int, update: int, pieces: Pieces) -> bool:
-        """Drop all metrics of the rows from `first_row` on after `update`; whether there were any.
+    def cut(self, first_row: int, pieces: Pieces) -> bool:
+        """Drop all metrics of the rows from `first_row` on but `pieces`, as `pieces_until` gives them.
 
-        `pieces` are those that stay, of these rows as `pieces_until` gives them.
+        The last of `pieces` may have been cut out of a longer file. Returns whether a whole file was dropped.
         """
-        starts = [start for row, start in pieces if row == first_row]
+        starts = [start for _, start in pieces]
         dropped = False
-        for start, file in reversed(metric_files(self.path, first_row)):
-            if start not in starts:
-                file.unlink()
-                dropped = True
-            elif start == max(starts):  # it may reach beyond
-                save_arrays(file, pieces[first_row, start])
+        with writing(self.path):
+            for start, file in reversed(metric_files(self.path, first_row)):
+                if start not in starts:
+                    file.unlink()
+                    dropped = True
+                elif start == max(starts):
+                    save_arrays(file, pieces[first_row, start])
         self.written |= pieces.keys()
         return dropped
 

@@ -377,14 +377,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7, help="cost: windows with and without a checkpoint, as bits")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments and bits")
     options = parser.parse_args()
-    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if options.what == "kills":
         found = kills(options.agent or list(SMALL), options.count, options.seed)
-        results["kills"] = results.get("kills", {}) | found
     elif options.what == "corruption":
-        results["corruption"] = corruption(options.seed)
+        found = corruption(options.seed)
     else:
-        results["cost"] = {"bool": cost(options.turns, "bool"), "same": cost(2, "same")}
+        found = {"bool": cost(options.turns, "bool"), "same": cost(2, "same")}
+    # Read only now: another part may have been running beside this one.
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[options.what] = (results.get("kills", {}) if options.what == "kills" else {}) | found
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     text = README.read_text()
     before, rest = text.split(BEGIN)

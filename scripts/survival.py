@@ -108,8 +108,9 @@ def kill_once(agent: str, run: Path, cache: Path, seconds: float, in_save: bool)
     half_written = saving(run)
     kept = sorted(int(f.name) for f in run.glob("checkpoints/row000000/*") if (f / "commit_success.txt").exists())
     code, output = finish(["train", "--resume", str(run)], cache)
-    if ended_before or code != 0:
-        return {"too late": ended_before, "exit code": code, "output": output[-500:]}
+    too_late = ended_before or "is finished: it has all" in output
+    if too_late or code != 0:
+        return {"too late": too_late, "exit code": code, "output": output[-500:]}
     return {"seconds": round(seconds, 2), "in a save": half_written, "from update": kept[-1] if kept else 0}
 
 

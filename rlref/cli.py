@@ -204,8 +204,8 @@ def parsed(module: ModuleType, arguments: Sequence[str], job: Any = None) -> tup
     default = {}
     if job is not None:
         first_setting = {name: plain for name, plain in job.settings.items() if name in job.batched}
-        options = TrainOptions(num_seeds=len(job.seeds), seed=job.seeds[0], eval_every=job.eval_every)
-        options = dataclasses.replace(options, eval_episodes=job.eval_episodes)
+        evaluated = {"eval_every": job.eval_every, "eval_episodes": job.eval_episodes}
+        options = TrainOptions(num_seeds=len(job.seeds), seed=job.seeds[0], **evaluated)
         config = dataclasses.replace(job.config, **{name: x[0] for name, x in first_setting.items()})
         default["default"] = both(options, config, *([Budget()] if len(sections) == 3 else []))
     said = io.StringIO()

@@ -358,7 +358,7 @@ def make_plan(
     devices, processes = jax.devices(), jax.process_count()
     if memory_gb is not None and not memory_gb > 0:
         raise UsageError(f"memory_gb is {memory_gb}; it must be above 0")
-    if memory_gb is not None and memory_gb == math.inf:
+    if memory_gb == math.inf:
         raise UsageError("memory_gb is inf; it must be finite")
     budget = memory_gb * 1e9 if memory_gb is not None else MEMORY_SHARE * memory.free_bytes()
     # Of every process its own share; all must come to the same groups.

@@ -187,11 +187,10 @@ def of_file(path: Path, agent: Any = None, env: Any = None, env_params: Any = No
     leaves = {name.removeprefix("state/"): x for name, x in arrays.items()}
     state = evaluation.named_leaves(jax.eval_shape(job.agent.init, jax.random.key(0)))
     for name in job.policy_leaves:
-        if name not in leaves or leaves[name].shape != state[name].shape or leaves[name].dtype != state[name].dtype:
-            found = f"{leaves[name].dtype} {list(leaves[name].shape)}" if name in leaves else "not there"
-            raise UsageError(
-                f"{path}: {name} is {found}; this agent takes {state[name].dtype} {list(state[name].shape)}"
-            )
+        found = f"{leaves[name].dtype} {list(leaves[name].shape)}" if name in leaves else "not there"
+        wanted = f"{state[name].dtype} {list(state[name].shape)}"
+        if found != wanted:
+            raise UsageError(f"{path}: {name} is {found}; this agent takes {wanted}")
     return Trained(job, {name: x[None] for name, x in leaves.items()})
 
 

@@ -6,20 +6,19 @@ import tempfile
 
 import pytest
 
-_cache = tempfile.TemporaryDirectory(prefix="rlref-tests-")
-atexit.register(_cache.cleanup)
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the cache of the process that started them
+    _cache = tempfile.TemporaryDirectory(prefix="rlref-tests-")
+    atexit.register(_cache.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most tests, and their processes, compile longer than they run
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_compiler(request):
-    """Most tests compile for longer than they run; those that train whole ladders do not."""
+def _optimised_ladder(request):
+    """Those that train whole ladders do not."""
     import jax
 
-    quick = request.module.__name__ not in ("test_probes", "test_mutation_score")
-    jax.config.update("jax_disable_most_optimizations", quick)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    jax.config.update("jax_disable_most_optimizations", request.module.__name__ != "test_probes")

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import io
-import re
 import runpy
 from pathlib import Path
 
@@ -14,11 +13,10 @@ import numpy as np
 import pytest
 
 import probes
-from probes import check, environments, ladder, oracles, registration, solve
+from probes import check, environments, ladder, registration, solve
 from probes.ladder import LADDER, Answer
-from rlref import cem, dqn, ppo
+from rlref import ppo
 from rlref.agents import load_agent
-from rlref.errors import UsageError
 
 TABULAR = [name for name, probe in LADDER.items() if isinstance(probe.case(0).params, environments.Tables)]
 VALUED = [name for name in TABULAR if LADDER[name].case(0).truth.value is not None]
@@ -391,8 +389,8 @@ def test_the_bound_is_that_of_clopper_and_pearson():
 
 @pytest.fixture(scope="module")
 def climbed():
-    """A function of an agent's name: its report, trained once."""
-    return functools.cache(lambda name: check.run(name, only=list(LADDER_OF[name])))
+    """A function of an agent's name: its report on 16 seeds, trained once; `rlref probe` takes 64."""
+    return functools.cache(lambda name: check.run(name, only=list(LADDER_OF[name]), num_seeds=16))
 
 
 LADDER_OF = {
@@ -405,15 +403,15 @@ LADDER_OF = {
 @pytest.mark.parametrize("agent", LADDER_OF)
 def test_agents_pass_every_rung_on_every_seed(agent, climbed):
     report = climbed(agent)
-    assert {r.probe.name: int(r.passed.sum()) for r in report.rungs} == dict.fromkeys(LADDER_OF[agent], 64)
-    assert check.verdict(report).startswith(f"PASS: {agent} answers every check right, each rung on 64 of 64 seeds")
+    assert {r.probe.name: int(r.passed.sum()) for r in report.rungs} == dict.fromkeys(LADDER_OF[agent], 16)
+    assert check.verdict(report).startswith(f"PASS: {agent} answers every check right, each rung on 16 of 16 seeds")
 
 
 @pytest.mark.parametrize("agent", LADDER_OF)
 def test_an_untrained_agent_fails_every_rung(agent, climbed):
     for rung in climbed(agent).rungs:
         untrained = check.judge(rung.probe, rung.kind, rung.seeds, rung.cases, rung.untrained, rung.untrained)
-        assert untrained.passed.sum() <= 2, rung.probe.name
+        assert untrained.passed.sum() <= 1, rung.probe.name
 
 
 def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed):
@@ -421,302 +419,6 @@ def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed
     bandit = next(r for r in climbed("ppo").rungs if r.probe.name == "bandit")
     np.testing.assert_array_equal([c.truth.policy for c in again.cases], [c.truth.policy for c in bandit.cases[2:5]])
     np.testing.assert_allclose(again.outcome.policy, bandit.outcome.policy[2:5], atol=0.02)
-
-
-SOURCE = Path(ppo.__file__).read_text()
-
-
-def planted(tmp_path, old, new, agent=ppo):
-    """A copy of an agent's file with a fault."""
-    source = Path(agent.__file__).read_text()
-    assert source.count(old) == 1
-    path = tmp_path / "planted.py"
-    path.write_text(source.replace(old, new))
-    return str(path)
-
-
-# Each oracle with a fault that it is to find: alone, or of those that share one program, all at once.
-FAULTS = {ppo: [
-    ("advantages", "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"),
-    ("categorical", "return -jnp.sum(jnp.exp(self.log_probs)", "return -jnp.mean(jnp.exp(self.log_probs)"),
-    ("gaussian", "return jnp.sum(-0.5 * z**2", "return jnp.mean(-0.5 * z**2"),
-    ("each_sample_once", "order = jnp.sort(", "order = ("),
-    ("running_moments", "+ delta**2 * share * (1 - share)", ""),
-    ("normalised", "(x - moments.mean) / jnp.sqrt", "x / jnp.sqrt"),
-    ("reward_scaling", "return jnp.where(x[1], 0.0, total), total", "return total, total"),
-    ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
-    ("shown_features", "(255 if obs.dtype == jnp.uint8 else 1)", "1"),
-    ("dormant_units", "score <= tau * score.mean()", "score <= tau"),
-    ("noise_scale", "(1 - 0.9**adam.count)", "1.0"),
-    ("summaries", "mean = x.sum(where=where) / count", "mean = x.mean()"),
-    ("policy_loss", "-jnp.minimum(ratio", "-jnp.maximum(ratio"),
-    ("value_loss", "error = (value - batch.target) ** 2", "error = (value[:, None] - batch.target) ** 2"),
-    ("entropy_bonus", "policy.entropy().mean()\n    return total", "batch.policy.entropy().mean()\n    return total"),
-    ("gradient_steps", "optax.clip_by_global_norm(config.max_grad_norm)", "optax.identity()"),
-    ("transitions", 'info["final_observation"], terminated', "next_obs, terminated"),
-    ("clipped_actions", "space.low, space.high).astype(space.dtype)", "-1.0, 1.0).astype(space.dtype)"),
-    ("boxed_transitions", "return distribution.mean[0], jnp.exp(", "return distribution.mean[0], (2 * "),
-    ("convolved_images", "row[:, :, c : c + stride * width : stride]", "row[:, :, c : c + width]"),
-    ("observations_apart", "jax.nn.log_softmax(outputs)", "jax.nn.log_softmax(outputs, axis=0)"),
-    ("means_of_steps", "x.mean(where=applied > 0)", "x.mean()"),
-    ("learned_batch", "rollout.log_prob, value, advantage, target))", "rollout.log_prob, value, advantage.T, target))"),
-    ("scaled_batch", "jnp.clip(reward / reward_scale(moments)", "jnp.clip(reward / moments.variance"),
-    ("statistics_seen", "rollout.obs[1:], state.obs[None]", "rollout.obs[:1], state.obs[None]"),
-    ("keys_used_once", "collect(task, replace(state, key=key), key_collect)", "collect(task, state, key_collect)"),
-    ("given_parameters", "env.default_params if env_params is None else env_params", "env.default_params"),
-], dqn: [
-    ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
-    ("shown_features", "jax.nn.one_hot(obs, space.n)", "jax.nn.one_hot(obs + 1, space.n)"),
-    ("dormant_units", "score <= tau * score.mean()", "score < tau * 0"),
-    ("summaries", "jnp.sqrt(((x - mean) ** 2).sum(where=where) / count)", "jnp.sqrt(((x - mean) ** 2).mean())"),
-    ("next_state_values", "taken(target_q, online_q.argmax(axis=-1))", "taken(online_q, target_q.argmax(axis=-1))"),
-    ("exploration", "progress * (config.end_e - config.start_e)", "progress * config.end_e"),
-    ("replay_slots", "(row + k) % capacity", "jnp.minimum(row + k, capacity - 1)"),
-    ("replay_draws", "jax.random.bits(key_replay, (cycles + 1, config.batch_size))",
-     "jnp.repeat(jax.random.bits(key_replay, (1, config.batch_size)), cycles + 1, axis=0)"),
-    ("sampled_returns", "jnp.where(buffer.terminated[last]", "jnp.where(ended[:, -1]"),
-    ("sampled_returns", "counted &= ~ended[:, k]", "counted &= ~buffer.terminated[index[:, k]]"),
-    ("td_loss", "return error.mean(), q", "return error.sum(), q"),
-    ("storage", "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)",
-     "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1, bitorder='little')"),
-    ("bootstrapped_targets", "batch.reward + batch.discount * next_values", "batch.reward + next_values"),
-    ("exploring_steps", "jnp.arange(shape[1])) * num_envs)", "jnp.arange(shape[1])))"),
-    ("convolved_images", "(n - kernel) // stride + 1 for n in x.shape[1:3]", "n - kernel + 1 for n in x.shape[1:3]"),
-    ("dueling_heads", "- outputs.mean(axis=-1, keepdims=True)", ""),
-    ("evaluated", "epsilon_greedy(value(state, obs), 0.0)", "epsilon_greedy(value(state, obs), 0.1)"),
-    ("collected_steps", "jnp.where(uniform < epsilon, random_action,", "jnp.where(uniform > epsilon, random_action,"),
-    ("optimiser", "optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)", "pass"),
-    ("stored_transitions", 'encoded(info["final_observation"])', "encoded(next_obs)"),
-    ("keys_used_once", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
-    ("newest_parameters", "targets(task, state.target_params, unravel(params)",
-     "targets(task, state.target_params, state.params"),
-    ("given_parameters", "env.default_params if env_params is None else env_params", "env.default_params"),
-], cem: [
-    ("selection", "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
-     "score >= score[order[jnp.int32(num_elites) - 1]]"),
-    ("extra_variance_schedule", "jnp.maximum(1 - generation / last, 0.0)", "1.0"),
-    ("analysis_of_variance", "residual = returns - of_candidate - of_key + returns.mean()",
-     "residual = returns - of_candidate"),
-    ("divergences", "digamma((num_elites - 1) / 2)", "digamma(num_elites / 2)"),
-    ("first_episodes", "alive & ~(terminated | truncated)", "alive & ~terminated"),
-    ("actions", "(high + low) / 2 + (high - low) / 2 * squashed", "squashed"),
-    ("shown_features", "scale = 255 if", "scale = 127 if"),
-    ("given_parameters", "env.default_params if env_params is None else env_params", "env.default_params"),
-    ("dense_layers", "return x @ kernel + bias", "return x @ kernel"),
-    ("policy_outputs", "x = activation(dense(x, kernel, bias))", "x = dense(x, kernel, bias)"),
-    ("drawn_candidates", "jnp.sqrt(state.variance) * noise", "2 * jnp.sqrt(state.variance) * noise"),
-    ("next_gaussian", "score = returns.mean(axis=1)\n    num", "score = returns.mean(axis=1, where=ended)\n    num"),
-    ("evaluated_gaussian", "concatenate([mean[None]", "concatenate([state.mean[None]"),
-    ("generation_metrics", '"kl_excess": refit_kl - floor', '"kl_excess": of_mean + of_variance - floor'),
-    ("keys_used_once", "jax.random.normal(key_noise,", "jax.random.normal(key_rollout,"),
-]}  # fmt: skip
-TOGETHER = {ppo: [
-    ("fresh_randomness", "jax.random.split(key_env, shape)",
-     "jnp.broadcast_to(jax.random.split(key_env, (1, shape[1])), shape)"),
-    ("fresh_samples", "distribution.noise(key_act, (*shape, task.network.num_outputs))",
-     "jnp.repeat(distribution.noise(key_act, (shape[0], 1, task.network.num_outputs)), shape[1], axis=1)"),
-    ("episode_metrics", "jnp.where(ended, 0.0, total)", "total"),
-    ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": policy.kl(part.policy).mean()'),
-    ("known_targets", '"value_bias": (batch.target - batch.value).mean()', '"value_bias": batch.target.mean()'),
-    ("first_ratio", "log_prob = policy.log_prob(action)\n", "log_prob = 0.9 * policy.log_prob(action)\n"),
-    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
-    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([*means", "~jnp.isinf(jnp.stack([*means"),
-], dqn: [
-    ("fresh_randomness", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
-    ("episode_metrics", "jnp.where(ended, new, x), new_episodes", "jnp.where(False, new, x), new_episodes"),
-    ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
-    ("fresh_actions", "jax.random.bits(key_replay,", "jax.random.bits(jax.random.key(0),"),
-    ("every_parameter_moves", "update(gradient, state.opt_state)", "update(gradient, task.optimizer.init(params))"),
-    ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
-    ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
-     "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
-    ("known_q_targets", "jnp.where(truncated & ~terminated, q_taken, reward)", "reward"),
-    ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
-    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums]))",
-     "~jnp.isfinite(jnp.zeros_like(steps.reward[:1]))"),
-], cem: [
-    ("fresh_rollouts", "jax.random.split(key_eval,", "jax.random.split(key_rollout,"),
-    ("search_distribution", "fitted = refit(candidates, elite)",
-     "fitted = refit(candidates, elite)[0], ((candidates - state.mean) ** 2).mean(axis=0, where=elite[:, None])"),
-    ("known_c_metrics", "concatenate([mean[None]", "concatenate([state.mean[None]"),
-    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([returns.sum(),", "~jnp.isfinite(jnp.stack([jnp.float32(0),"),
-    ("searches_apart", "State(jnp.zeros(task.num_params), variance, key,",
-     "State(jnp.zeros(task.num_params), variance, jax.random.key(0),"),
-]}  # fmt: skip
-
-
-@pytest.mark.parametrize("agent", FAULTS, ids=lambda agent: agent.__name__)
-def test_agents_pass_every_oracle(agent):
-    kind = check.kind_of(agent)
-    own = [name for name, oracle in oracles.ORACLES.items() if kind in oracle.kinds]
-    report = check.run(agent, only=own)
-    assert [(c.oracle.name, c.fault, c.why) for c in report.oracles] == [(name, "", "") for name in own]
-    # Two have tests of their own below.
-    faulty = {name for name, *_ in FAULTS[agent] + TOGETHER[agent]}
-    assert set(own) - {"every_parameter_moves", "seeds_apart"} <= faulty
-
-
-@pytest.mark.parametrize(
-    ("agent", "name", "old", "new"), [(a, *fault) for a, faults in FAULTS.items() for fault in faults]
-)
-def test_each_oracle_fails_on_a_planted_fault(agent, name, old, new, tmp_path):
-    report = check.run(planted(tmp_path, old, new, agent), only=[name])
-    assert [c.oracle.name for c in report.failures] == [name]
-    assert f"FAIL at {name}: look at {oracles.ORACLES[name].isolates}." in check.verdict(report)
-
-
-@pytest.mark.parametrize("agent", TOGETHER, ids=lambda agent: agent.__name__)
-def test_oracles_of_one_program_fail_on_faults_planted_together(agent, tmp_path):
-    source = Path(agent.__file__).read_text()
-    for _, old, new in TOGETHER[agent]:
-        assert source.count(old) == 1
-        source = source.replace(old, new)
-    (tmp_path / "planted.py").write_text(source)
-    names = [name for name, *_ in TOGETHER[agent]]
-    report = check.run(str(tmp_path / "planted.py"), only=names)
-    assert sorted(c.oracle.name for c in report.failures) == sorted(names)
-
-
-def test_fail_fast_stops_at_the_first_fault(tmp_path):
-    path = planted(tmp_path, "gamma * jnp.where(terminated, 0.0, next_value)", "gamma * next_value")
-    report = check.run(path, fail_fast=True)
-    assert [(c.oracle.name, bool(c.fault)) for c in report.oracles] == [("advantages", True)]
-    assert report.rungs == []
-    # constant and pixels train in different programs.
-    report = check.run(path, only=["constant", "pixels"], num_seeds=3, fail_fast=True)
-    assert [r.probe.name for r in report.failures] == ["constant"]
-    assert [r.probe.name for r in report.rungs] == ["constant"]
-
-
-def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):
-    source = Path(dqn.__file__).read_text().replace('"loss": ("squared", "huber"),', "")
-    source = source.replace('    loss: Literal["squared", "huber"] = static("squared")', "    half: float = 1.0")
-    source = source.replace('if task.config.loss == "huber" ', "if False ")
-    (tmp_path / "no_huber.py").write_text(source)
-    (asked,) = check.run(str(tmp_path / "no_huber.py"), only=["td_loss"]).oracles
-    assert (asked.fault, asked.why) == (None, "its Config lacks loss")
-
-
-def test_a_parameter_that_stays_fails(tmp_path):
-    # The critic learns from nothing: its gradient is zero.
-    path = planted(tmp_path, "config.vf_coef * value_loss", "0.0 * value_loss")
-    report = check.run(path, only=["every_parameter_moves"])
-    assert "critic_0" in report.failures[0].fault
-
-
-def test_seeds_that_share_something_fail(tmp_path):
-    path = planted(
-        tmp_path, "key, key_env, key_net = jax.random.split(key, 3)", "key = key_env = key_net = jax.random.key(0)"
-    )
-    report = check.run(path, only=["seeds_apart"])
-    assert "different values" in report.failures[0].fault
-
-
-def test_a_fault_in_training_is_found_and_named(tmp_path):
-    path = planted(
-        tmp_path, "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"
-    )
-    report = check.run(path, only=FINGERPRINTS, num_seeds=5)
-    assert [r.probe.name for r in report.failures] == ["truncation_pair", "truncation_loop"]
-    said = check.verdict(report)
-    assert (
-        "FAIL at truncation_pair: look at truncation against termination. 0 of 5 seeds pass; expected V (1, 1.6)"
-        in said
-    )
-    assert said.endswith("That is what comes out if truncation is treated as termination.")
-
-
-def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
-    path = tmp_path / "renamed.py"
-    path.write_text(SOURCE.replace("gae(", "advantages_of("))
-    report = check.run(str(path), only=["advantages"])
-    assert report.ok
-    assert (report.oracles[0].fault, report.oracles[0].why) == (None, "it has no gae")
-    assert check.verdict(report).endswith("answers every check right; 1 not checked.")
-
-
-def test_fields_under_another_name_are_reported_as_not_checked(tmp_path):
-    path = tmp_path / "renamed.py"
-    path.write_text(re.sub(r"\bfinal_obs\b", "led_to", SOURCE))
-    report = check.run(str(path), only=["transitions", "learned_batch"])
-    assert report.ok
-    assert [c.fault for c in report.oracles] == [None, None]
-    assert "has no attribute 'final_obs'" in report.oracles[0].why
-
-
-def test_an_update_that_calls_other_functions_is_reported_as_not_checked(tmp_path):
-    path = tmp_path / "inlined.py"
-    path.write_text(
-        SOURCE.replace("state, aux = learn(task, state,", "state, aux = (lambda *x: learn(*x))(task, state,")
-    )
-    assert check.run(str(path), only=["learned_batch"]).ok
-    path.write_text(
-        SOURCE.replace("state, aux = learn(task, state,", "state, aux = learning(task, state,")
-        + """
-
-learning = learn
-"""
-    )
-    assert check.run(str(path), only=["learned_batch"]).oracles[0].why == "its update does not call collect and learn"
-
-
-def test_metrics_and_settings_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
-    path = tmp_path / "renamed.py"
-    path.write_text(SOURCE.replace("first_ratio_error", "r").replace('"kl"', '"k"').replace("approx_kl", "a"))
-    assert (
-        check.run(str(path), only=["first_ratio"]).oracles[0].why == "it emits no first_ratio_error or kl or approx_kl"
-    )
-    path.write_text(SOURCE.replace("anneal_lr", "anneal"))
-    assert check.run(str(path), only=["schedule"]).oracles[0].why == "its Config lacks anneal_lr"
-
-
-def test_a_probe_whose_setting_the_config_lacks_is_reported_as_not_checked(tmp_path):
-    path = tmp_path / "renamed.py"
-    path.write_text(SOURCE.replace("ent_coef", "bonus"))
-    report = check.run(str(path), only=["soft_bandit_1"], num_seeds=2)
-    assert report.rungs[0].why == "its Config lacks ent_coef, which the probe has to set"
-
-
-def test_spaces_that_an_agent_does_not_take_are_reported_as_not_checked(tmp_path):
-    old = '        if not is_discrete(space) and not hasattr(space, "low"):\n'
-    path = planted(tmp_path, old, '        if what == "action" and not is_discrete(space):\n')
-    report = check.run(path, only=["continuous_target"], num_seeds=2)
-    assert "PPO takes Discrete or Box" in report.rungs[0].why
-
-
-def test_a_file_that_raises_is_reported_with_its_line(tmp_path):
-    path = planted(tmp_path, "    target = advantage + value\n", "    target = advantage + value + 1 / 0\n")
-    line = SOURCE[: SOURCE.index("    target = advantage + value\n")].count("\n") + 1
-    with pytest.raises(UsageError, match=f"line {line}: ZeroDivisionError"):
-        check.run(path, only=["discount"], num_seeds=2)
-
-
-def test_a_function_that_raises_is_at_fault_itself(tmp_path):
-    path = planted(tmp_path, "    trace = gamma * gae_lambda *", "    trace = (1 / 0) * gamma * gae_lambda *")
-    report = check.run(path, only=["advantages"])
-    line = SOURCE[: SOURCE.index("    trace = gamma * gae_lambda *")].count("\n") + 1
-    assert report.failures[0].fault == f"line {line}: ZeroDivisionError: division by zero"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("jnp.exp(distribution.log_probs[0])\n", "distribution.log_probs[0, :2]\n", "it must be their probabilities"),
-        ("return value[0] * reward_scale", "return value * reward_scale", r"value gives an array of shape \(1,\)"),
-        ("@flax.struct.dataclass\nclass Config", "class Config", "its Config is no dataclass"),
-    ],
-)
-def test_a_file_that_breaks_the_contract_is_told_so(old, new, message, tmp_path):
-    with pytest.raises(UsageError, match=message) as error:
-        check.run(planted(tmp_path, old, new), only=["discount"])
-    assert "\n" not in str(error.value)
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(UsageError, match=r"'discont' does not exist\. Did you mean 'discount'"):
-        check.run("ppo", only=["discont"])
-    with pytest.raises(UsageError, match="'phase_flip' is not for this kind of agent"):
-        check.run("ppo", only=["phase_flip"])
 
 
 # R5, and the names.

@@ -39,7 +39,7 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; returns the exit code. Ctrl-C ends the process."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=raw)
@@ -91,8 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("rlref: stopped by Ctrl-C", file=sys.stderr)
-        return 130
+        sys.stdout.flush()
+        print("rlref: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        os._exit(130)  # at once: a compiler's threads go on, and crash where the interpreter is taken down around them
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,6 +26,21 @@ def test_help_needs_no_jax():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
 
 
+def test_ctrl_c_does_not_wait_for_the_interpreter_to_be_taken_down():
+    # A compiler's thread that is under way then crashes the process in one case of three.
+    code = """
+import atexit, sys
+from rlref import cli
+def interrupted(options):
+    raise KeyboardInterrupt
+cli.envs_command = interrupted
+atexit.register(print, "taken down")
+sys.exit(cli.main(["envs"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rlref: stopped by Ctrl-C\n")
+
+
 def test_train_without_an_agent_says_what_there_is(capsys):
     assert cli.main(["train"]) == 2
     assert "AGENT is ppo" in capsys.readouterr().err

@@ -83,11 +83,13 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait for what is being saved. Raises what the saving raised: errors of many kinds."""
-        self.orbax.wait()
+        with quiet():
+            self.orbax.wait()
 
     def close(self) -> None:
         """`wait`, and the end."""
-        self.orbax.close()
+        with quiet():
+            self.orbax.close()
 
     def updates(self) -> list[int]:
         """The updates after which there is a checkpoint, or something that looks like one; newest first."""
@@ -140,7 +142,7 @@ class Checkpoints:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """When one of Orbax's reads fails, it leaves the others to complain in the background, by the hundred: not here."""
+    """When Orbax fails to read or write, it leaves the rest to complain in the background, by the hundred: not here."""
     logger, hook = logging.getLogger("asyncio"), sys.unraisablehook
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

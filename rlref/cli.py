@@ -1,7 +1,7 @@
 """The command line: `rlref train | probe | envs | reproduce | export | play`.
 
-Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed, a run did not come out the same),
-2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
+Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed, a run did not come out the same or
+could not be written), 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import argparse
@@ -321,7 +321,7 @@ def shown(options: TrainOptions, run_it: Callable[..., "Run"]) -> int:
         print_summary(run)
     if run.summary["status"] == "interrupted":
         return 143 if run.summary["stopped_by"] == "SIGTERM" else 130
-    return 1 if run.summary["nonfinite"] else 0
+    return 1 if run.summary["nonfinite"] or run.summary["status"] == "incomplete" else 0
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
@@ -484,7 +484,12 @@ def print_summary(run: "Run") -> None:
     for bad in s["nonfinite"]:
         where = f"seed {bad['seed']} became non-finite at update {bad['update']}"
         console.print(f"[red]{where}[/red]; the others trained on")
-    if run.path:
+    if s["status"] == "incomplete":
+        console.print(
+            f"[red]not all of it could be written to {run.path}[/red]; once there is room, go on with: "
+            f"rlref train --resume {run.path}"
+        )
+    elif run.path:
         console.print(f"written to {run.path}; from Python: rlref.load({str(run.path)!r})")
 
 

@@ -297,7 +297,7 @@ def run_job(
     num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: runs.Pieces = {}
     policies = []
-    steps_before, stopped = 0.0, 0
+    steps_before, stopped, complete = 0.0, 0, True
     with contextlib.ExitStack() as stack:
         if folder:
             stack.enter_context(contextlib.closing(folder))
@@ -320,6 +320,7 @@ def run_job(
                 done = first * num_updates + group.real * (update + values["env_steps"].shape[1])
                 display.progress(done, job.num_rows * num_updates, values)
             keeper.close()
+            complete &= keeper.complete
             policies.append(group.policy_leaves())
             stopped = group.stopped
             if stopped:
@@ -332,7 +333,7 @@ def run_job(
         run.trained = Trained(job, {name: np.concatenate([p[name] for p in policies]) for name in policies[0]})
         steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
         run.summary = {
-            "status": "interrupted" if stopped else "finished",
+            "status": "interrupted" if stopped else "finished" if complete else "incomplete",
             **({"stopped_by": signal.Signals(stopped).name} if stopped else {}),
             **runs.summarise(run),
             "env_steps": steps,
@@ -340,9 +341,11 @@ def run_job(
             "train_seconds": round(trained - compiled, 2),
             "steps_per_second": round((steps - steps_before) / (trained - compiled)),
         }
-        if folder:
+        if folder and complete:
             with keeper.unwritten("its summary"):
                 folder.write_summary(run.summary)
+            if not keeper.complete:
+                run.summary["status"] = "incomplete"
     return run
 
 
@@ -549,6 +552,7 @@ class Keeper:
         self.pieces, self.display = pieces, display
         self.checkpoints = None if path is None else Checkpoints(path, group.first)
         self.saved = 0  # updates done at the newest checkpoint
+        self.complete = True  # whether all of it is on disk, as of the newest checkpoint
         self.board: runs.TensorBoard | None = None
 
     def restore(self) -> int:
@@ -575,7 +579,8 @@ class Keeper:
                 if dropped and not update:
                     self.display.warn("there is no checkpoint to go on from: the training begins again")
                 labels = self.job.labels[group.first :][: group.real]
-                self.board = runs.TensorBoard(self.folder.path, labels, group.env_steps)
+                with self.unwritten("TensorBoard's events"):
+                    self.board = runs.TensorBoard(self.folder.path, labels, group.env_steps)
         return update
 
     def _newest(self) -> tuple[int, runs.Pieces, dict[str, np.ndarray]] | None:
@@ -596,8 +601,11 @@ class Keeper:
     def keep(self, update: int, values: dict[str, np.ndarray]) -> None:
         """Keep a chunk's metrics, and write them now and then."""
         self.pieces[self.group.first, update] = values
-        if self.board:
-            self.board.write(values)
+        board, self.board = self.board, None  # where it fails, its files end there
+        if board:
+            with self.unwritten("TensorBoard's events from here on"):
+                board.write(values)
+                self.board = board
         if self.folder and time.monotonic() - self.folder.written_at > WRITE_SECONDS:
             with self.unwritten("metrics"):
                 self.folder.write_metrics(self.pieces)
@@ -606,8 +614,11 @@ class Keeper:
         """Write all metrics, then begin to write the state: a checkpoint never comes before its metrics."""
         if self.checkpoints is None:
             return
+        self.complete = True
         with self.unwritten("the checkpoint before"):
             self.checkpoints.wait()
+        if not self.complete:
+            self.saved, self.complete = 0, True
         with self.unwritten(f"the checkpoint of update {update}"):
             with hosts.together():
                 if self.folder:
@@ -617,11 +628,12 @@ class Keeper:
                 self.saved = update
 
     def close(self) -> None:
+        if self.board:
+            with self.unwritten("TensorBoard's last events"):
+                self.board.close()
         if self.checkpoints:
             with self.unwritten("the last checkpoint"):
                 self.checkpoints.close()
-        if self.board:
-            self.board.close()
 
     @contextlib.contextmanager
     def unwritten(self, what: str) -> Iterator[None]:
@@ -629,6 +641,7 @@ class Keeper:
         try:
             yield
         except Exception as error:  # the file system's errors come through Orbax in many kinds
+            self.complete = False
             reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
             self.display.warn(f"{self.path}: {what} could not be written: {type(error).__name__}: {reason:.200}")
 

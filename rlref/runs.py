@@ -477,27 +477,45 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 class TensorBoard:
-    """One writer per row, fed with the last update of each chunk; does nothing where tensorboardX is not installed."""
+    """A file of events per row, fed with the last update of each chunk; none where tensorboardX is not installed.
+
+    tensorboardX's SummaryWriter has a thread write them. That ends on a full disk, and the training would wait for it
+    for ever; so they are written at once here. All methods raise OSError.
+    """
 
     def __init__(self, path: Path, names: list[str], env_steps: np.ndarray):
         """`env_steps` of each row so far: whatever was written after it, by a run now resumed, is hidden."""
+        self.files: list[Any] = []
         try:
-            from tensorboardX import SummaryWriter
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto.event_pb2 import Event, SessionLog
         except ImportError:
-            self.writers = []
             return
-        folders = [str(path / "tensorboard" / name) for name in names]
-        purge = [int(steps) + 1 if steps else None for steps in env_steps]
-        self.writers = [SummaryWriter(f, purge_step=step) for f, step in zip(folders, purge, strict=True)]
+        for name, steps in zip(names, env_steps, strict=True):
+            folder = path / "tensorboard" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            file = EventsWriter(str(folder / "events"), f".{int(steps)}")
+            self.files.append(file)
+            if steps:
+                begin = SessionLog(status=SessionLog.START)
+                file.write_event(Event(wall_time=time.time(), step=int(steps) + 1, session_log=begin))
 
     def write(self, values: dict[str, np.ndarray]) -> None:
         """Write the last update of metrics `[rows, updates]`."""
-        for i, writer in enumerate(self.writers):
+        if not self.files:
+            return
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        for i, file in enumerate(self.files):
+            scalars = []
             for name, x in values.items():
                 if np.isfinite(x[i, -1]):
                     tag = metric_table.BY_NAME[name].tag if name in metric_table.BY_NAME else f"diag/{name}"
-                    writer.add_scalar(tag, x[i, -1], int(values["env_steps"][i, -1]))
+                    scalars.append(Summary.Value(tag=tag, simple_value=x[i, -1]))
+            step = int(values["env_steps"][i, -1])
+            file.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        for writer in self.writers:
-            writer.close()
+        for file in self.files:
+            file.close()

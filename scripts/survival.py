@@ -23,6 +23,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 import rlref
@@ -46,17 +47,17 @@ SMALL = {
 }
 
 
-def rlref_process(arguments: list[str], cache: Path, **options: Any) -> subprocess.Popen[str]:
+def rlref_process(arguments: list[str], cache: Path) -> subprocess.Popen[str]:
     """`rlref` with these arguments, as a process of its own that shares compiled programs with the others."""
     variables = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-P", "-m", "rlref.cli", *arguments]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env=os.environ | variables, **pipes, **options)
+    return subprocess.Popen(command, env=os.environ | variables, **pipes)
 
 
-def finish(arguments: list[str], cache: Path, **options: Any) -> tuple[int, str]:
+def finish(arguments: list[str], cache: Path) -> tuple[int, str]:
     """Exit code and output of `rlref` with these arguments."""
-    with rlref_process(arguments, cache, **options) as process:
+    with rlref_process(arguments, cache) as process:
         try:
             output, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
@@ -90,15 +91,20 @@ def saving(run: Path) -> bool:
     return False
 
 
+def wait_for_metrics(run: Path, process: subprocess.Popen[str]) -> None:
+    """Until the first metrics of a run are on disk."""
+    deadline = time.monotonic() + LIMIT
+    while not (run / "metrics").is_dir() or not any((run / "metrics").iterdir()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(f"it did not train: {process.stdout.read() if process.stdout else ''}")
+        time.sleep(0.002)
+
+
 def kill_once(agent: str, run: Path, cache: Path, seconds: float, in_save: bool) -> dict[str, Any]:
     """Train, kill -9 a random time after the first metrics, and resume. What happened."""
     with rlref_process(["train", agent, *SMALL[agent].split(), "--run-dir", str(run)], cache) as process:
-        deadline = time.monotonic() + LIMIT
-        while not (run / "metrics").is_dir() or not any((run / "metrics").iterdir()):
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                raise RuntimeError(f"{agent} did not train: {process.stdout.read() if process.stdout else ''}")
-            time.sleep(0.002)
+        wait_for_metrics(run, process)
         time.sleep(seconds)
         while in_save and process.poll() is None and not saving(run):
             time.sleep(0.0005)
@@ -213,6 +219,8 @@ def corruption(seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
     results: dict[str, dict[str, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", str(Path(folder, "cache")))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         whole, killed = Path(folder, "whole"), Path(folder, "killed")
         config = ppo.Config(total_timesteps=20 * 32, num_steps=8, hidden_sizes=(8,), num_minibatches=1)
         rlref.train("ppo", config, num_seeds=4, run_dir=whole, checkpoint_every=8)
@@ -228,32 +236,40 @@ def corruption(seed: int) -> dict[str, Any]:
                 results[case][came] = results[case].get(came, 0) + 1
                 shutil.rmtree(run)
             print(case, results[case], flush=True)
-        for kilobytes in (4, 16, 64):
-            case = f"no file may be larger than {kilobytes} KB, as on a disk that is full, for the whole training"
-            results[case] = {full_disk(Path(folder), kilobytes): 1}
+        for kilobytes in (0, 4, 24):
+            case = f"the disk full from a moment of training on: no file gets larger than {kilobytes} KB"
+            results[case] = {}
+            for _ in range(3):
+                came = full_disk(Path(folder), kilobytes, rng.uniform(0, 1))
+                results[case][came] = results[case].get(came, 0) + 1
             print(case, results[case], flush=True)
     return results
 
 
-def full_disk(folder: Path, kilobytes: int) -> str:
-    """Train where larger files cannot be written, then resume where they can."""
-    run, whole, cache = folder / f"full-{kilobytes}", folder / "full-whole", folder / "cache"
-    arguments = ["train", "ppo", *SMALL["ppo"].split()]
+def full_disk(folder: Path, kilobytes: int, seconds: float) -> str:
+    """Train; from `seconds` after the first metrics on nothing larger can be written; resume where it can."""
+    run, whole, cache = folder / "full", folder / "full-whole", folder / "cache"
+    arguments = ["train", "ppo", *SMALL["ppo"].split(), "--run-dir"]
     if not whole.exists():
-        finish([*arguments, "--run-dir", str(whole)], cache)
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes * 1024, kilobytes * 1024))
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    code, output = finish([*arguments, "--run-dir", str(run)], cache, preexec_fn=limited)
-    said = "warned" if "could not be written" in output else "said nothing"
+        finish([*arguments, str(whole)], cache)
+    with rlref_process([*arguments, str(run)], cache) as process:
+        wait_for_metrics(run, process)
+        time.sleep(seconds)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (kilobytes * 1024, kilobytes * 1024))
+        try:
+            output, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return "HUNG"
     if "Traceback" in output:
-        said = "CRASHED"
+        return "CRASHED"
+    said = "warned of" if "could not be written" in output else "nothing said"
     resumed, output = finish(["train", "--resume", str(run)], cache)
-    if resumed == 2:
-        return f"{said} (exit {code}); resume: {output.strip().splitlines()[-1].replace(str(run), 'RUN')}"
-    return f"{said} (exit {code}); resumed: {'NOT THE SAME' if differences(run, whole) else 'the same bits'}"
+    if resumed != 0:
+        return f"{said}, exit {process.returncode}; NOT RESUMED: {output[-500:]}"
+    same = "NOT THE SAME" if differences(run, whole) else "the same bits"
+    shutil.rmtree(run)
+    return f"{said}, exit {process.returncode}; resumed once there was room: {same}"
 
 
 def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
@@ -339,7 +355,8 @@ def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
 def tables(results: dict[str, Any]) -> str:
     """The tables of rlref/README.md."""
     lines = ["| agent | kills | in the middle of a save | resumed with the same bits |", "|---|---|---|---|"]
-    for agent, x in results.get("kills", {}).items():
+    for agent in (agent for agent in SMALL if agent in results.get("kills", {})):
+        x = results["kills"][agent]
         same, in_save = (
             sum(map(f, x["kills"])) for f in (lambda k: not k["differs"], lambda k: k.get("in a save", False))
         )

@@ -237,6 +237,34 @@ def test_a_full_disk_is_warned_of_and_the_training_goes_on(tmp_path, whole, monk
     assert_same(tmp_path / "run", whole)
 
 
+def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(runner.Silent):
+        def progress(self, done, total, metrics):
+            if done >= 7 * SEEDS:  # no file can grow any more
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            run = train("ppo", tmp_path / "run", eval_every=0, display=Full())
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert run.summary["status"] == "incomplete"
+    assert (run.scores == rlref.load(whole).scores).all()
+    texts = " ".join(str(w.message) for w in warned)
+    for what in ("TensorBoard's", "the checkpoint of update 12", "the checkpoint of update 20"):
+        assert f"{what} " in texts
+        assert "could not be written: OSError: File too large" in texts
+    assert rlref.load(tmp_path / "run").summary["status"] == "killed"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whether a checkpoint was whole before the disk was full is a matter of luck
+        assert resume(tmp_path / "run").summary["status"] == "finished"
+    assert_same(tmp_path / "run", whole)
+
+
 def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
     real, calls = runs.save_arrays, []
 

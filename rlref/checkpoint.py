@@ -58,6 +58,7 @@ class Checkpoints:
         from orbax.checkpoint import v1 as ocp
 
         logging.getLogger("absl").addFilter(not_of_orbax)
+        hush_closed_loops()
         self.first_row = first_row
         self.path = folder.resolve() / "checkpoints" / f"row{first_row:06d}"
         context = ocp.Context()
@@ -156,6 +157,18 @@ def quiet() -> Iterator[None]:
     finally:
         logger.setLevel(level)
         sys.unraisablehook = hook
+
+
+@functools.cache
+def hush_closed_loops() -> None:
+    """When a write fails, TensorStore's threads tell of every other one to an event loop that Orbax has closed."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def not_of_orbax(message: logging.LogRecord) -> bool:

@@ -250,6 +250,7 @@ def full_disk(folder: Path, kilobytes: int, seconds: float) -> str:
     """Train; from `seconds` after the first metrics on nothing larger can be written; resume where it can."""
     run, whole, cache = folder / "full", folder / "full-whole", folder / "cache"
     arguments = ["train", "ppo", *SMALL["ppo"].split(), "--run-dir"]
+    shutil.rmtree(run, ignore_errors=True)
     if not whole.exists():
         finish([*arguments, str(whole)], cache)
     with rlref_process([*arguments, str(run)], cache) as process:
@@ -268,7 +269,6 @@ def full_disk(folder: Path, kilobytes: int, seconds: float) -> str:
     if resumed != 0:
         return f"{said}, exit {process.returncode}; NOT RESUMED: {output[-500:]}"
     same = "NOT THE SAME" if differences(run, whole) else "the same bits"
-    shutil.rmtree(run)
     return f"{said}, exit {process.returncode}; resumed once there was room: {same}"
 
 

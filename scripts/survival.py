@@ -1,8 +1,8 @@
 """What runs survive: kill -9 at random moments, damaged folders, a full disk; and what checkpoints cost.
 
     python scripts/survival.py kills           20 kills per agent, half of them in the middle of a save: about 20 min
-    python scripts/survival.py corruption      flipped bits, missing and truncated files, a full disk: about 10 min
-    python scripts/survival.py cost            what a checkpoint adds to 64 seeds of DQN: about 12 min
+    python scripts/survival.py corruption      flipped bits, missing and truncated files, a full disk: about 6 min
+    python scripts/survival.py cost            what a checkpoint adds to 64 seeds of DQN: about 10 min, alone
 
 Each writes scripts/results/survival.json and the tables between the markers in rlref/README.md.
 """
@@ -392,7 +392,7 @@ def main() -> None:
     parser.add_argument("what", choices=["kills", "corruption", "cost"])
     parser.add_argument("--agent", action="append", choices=list(SMALL), help="kills: this agent alone")
     parser.add_argument("--count", type=int, default=20, help="kills: how many per agent")
-    parser.add_argument("--turns", type=int, default=7, help="cost: windows with and without a checkpoint, as bits")
+    parser.add_argument("--turns", type=int, default=5, help="cost: windows with and without a checkpoint, as bits")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments and bits")
     options = parser.parse_args()
     if options.what == "kills":

@@ -614,11 +614,14 @@ class Keeper:
         """Write all metrics, then begin to write the state: a checkpoint never comes before its metrics."""
         if self.checkpoints is None:
             return
+        if self.board:
+            with self.unwritten("TensorBoard's events"):
+                self.board.flush()
         self.complete = True
         with self.unwritten("the checkpoint before"):
             self.checkpoints.wait()
         if not self.complete:
-            self.saved, self.complete = 0, True
+            self.saved, self.complete = 0, True  # so that the same update is saved again
         with self.unwritten(f"the checkpoint of update {update}"):
             with hosts.together():
                 if self.folder:

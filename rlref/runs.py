@@ -516,6 +516,10 @@ class TensorBoard:
             step = int(values["env_steps"][i, -1])
             file.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
 
+    def flush(self) -> None:
+        for file in self.files:
+            file.flush()
+
     def close(self) -> None:
         for file in self.files:
             file.close()

@@ -342,9 +342,11 @@ def run_job(
             "steps_per_second": round((steps - steps_before) / (trained - compiled)),
         }
         if folder and complete:
+            complete = False
             with keeper.unwritten("its summary"):
                 folder.write_summary(run.summary)
-            if not keeper.complete:
+                complete = True
+            if not complete:
                 run.summary["status"] = "incomplete"
     return run
 
@@ -552,7 +554,7 @@ class Keeper:
         self.pieces, self.display = pieces, display
         self.checkpoints = None if path is None else Checkpoints(path, group.first)
         self.saved = 0  # updates done at the newest checkpoint
-        self.complete = True  # whether all of it is on disk, as of the newest checkpoint
+        self.complete = True  # whether the newest checkpoint and all metrics until then are on disk
         self.board: runs.TensorBoard | None = None
 
     def restore(self) -> int:
@@ -617,11 +619,11 @@ class Keeper:
         if self.board:
             with self.unwritten("TensorBoard's events"):
                 self.board.flush()
-        self.complete = True
+        self.complete = False
+        before, self.saved = self.saved, 0  # where it fails, the same update is saved again
         with self.unwritten("the checkpoint before"):
             self.checkpoints.wait()
-        if not self.complete:
-            self.saved, self.complete = 0, True  # so that the same update is saved again
+            self.saved = before
         with self.unwritten(f"the checkpoint of update {update}"):
             with hosts.together():
                 if self.folder:
@@ -629,14 +631,17 @@ class Keeper:
             if update != self.saved:
                 self.checkpoints.save(self.job.about, self.group.real, update, self.group.state)
                 self.saved = update
+            self.complete = True
 
     def close(self) -> None:
         if self.board:
             with self.unwritten("TensorBoard's last events"):
                 self.board.close()
         if self.checkpoints:
+            complete, self.complete = self.complete, False
             with self.unwritten("the last checkpoint"):
                 self.checkpoints.close()
+                self.complete = complete
 
     @contextlib.contextmanager
     def unwritten(self, what: str) -> Iterator[None]:
@@ -644,7 +649,6 @@ class Keeper:
         try:
             yield
         except Exception as error:  # the file system's errors come through Orbax in many kinds
-            self.complete = False
             reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
             self.display.warn(f"{self.path}: {what} could not be written: {type(error).__name__}: {reason:.200}")
 

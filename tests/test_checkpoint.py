@@ -265,6 +265,19 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
     assert_same(tmp_path / "run", whole)
 
 
+def test_events_that_cannot_be_written_leave_the_run_complete(tmp_path, monkeypatch):
+    real = runs.TensorBoard.close
+
+    def close(self):
+        real(self)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(runs.TensorBoard, "close", close)
+    with pytest.warns(UserWarning, match="TensorBoard's last events could not be written"):
+        run = train("ppo", tmp_path / "run", eval_every=0)
+    assert run.summary["status"] == rlref.load(tmp_path / "run").summary["status"] == "finished"
+
+
 def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
     real, calls = runs.save_arrays, []
 

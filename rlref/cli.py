@@ -1,4 +1,4 @@
-"""The command line: `rlref train | probe | envs | reproduce | export | play`.
+"""The command line: `rlref train | diagnose | inspect | probe | envs | reproduce | export | play`.
 
 Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed, a run did not come out the same or
 could not be written), 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
@@ -13,6 +13,7 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from rlref.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from rlref.runs import Run
+    from rlref.verdicts import Diagnosis
 
 DESCRIPTION = """\
 Reference reinforcement learning in JAX: single-file agents, many seeds, diagnostics.
@@ -31,6 +33,8 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
   rlref train ./my_ppo.py                your own copy of an agent
   rlref train ppo --help                 every setting
   rlref probe ./my_ppo.py                whether an agent is right, and if not, which part is wrong
+  rlref diagnose RUN                     what is wrong with it, in words; also of logs of CleanRL and SB3
+  rlref inspect ENV                      what to look at before training: interface, scales, a random policy
   rlref train --resume RUN               go on with a run that was stopped or killed
   rlref reproduce RUN                    run it again, and say at which update the metrics part, if any
   rlref play RUN --seed 0                what a trained seed does, greedy and sampled; --gif draws it
@@ -73,6 +77,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     playing.add_argument("--episode-seed", type=int, default=0, help="which random numbers they meet (default: 0)")
     playing.add_argument("--gif", type=Path, help="draw the first greedy episode to this file")
     playing.add_argument("--agent", help="of an exported file: your own agent's file")
+    verdict = commands.add_parser("diagnose", help="say what is wrong with a run, since when, and what to try")
+    verdict.add_argument(
+        "run", type=Path, nargs="+",
+        help="the run's folder; or logs of CleanRL or Stable-Baselines3, one per seed: CSV, TensorBoard's, or a folder",
+    )  # fmt: skip
+    verdict.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    inspecting = commands.add_parser("inspect", help="look at an environment, and a random policy in it")
+    inspecting.add_argument("env", help="a gymnax id, or package.module:make_env")
+    inspecting.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
+    inspecting.add_argument("--gamma", type=float, default=0.99, help="discount per step (default: 0.99)")
+    inspecting.add_argument("--seed", type=int, default=0, help="which random numbers it meets (default: 0)")
+    inspecting.add_argument(
+        "--env-params", nargs="+", default=[], metavar="NAME=VALUE", help="parameters of the environment"
+    )
+    inspecting.add_argument("--out", type=Path, help="folder for the pictures (default: inspect/ENV)")
+    inspecting.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     listing = commands.add_parser("envs", help="list the environments that can be trained")
     listing.add_argument("--json", action="store_true", help="print JSON")
     options, rest = parser.parse_known_args(arguments)
@@ -82,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         run = {"probe": probe_command, "envs": envs_command, "reproduce": reproduce_command}
-        run |= {"export": export_command, "play": play_command}
+        run |= {"export": export_command, "play": play_command, "diagnose": diagnose_command}
+        run |= {"inspect": inspect_command}
         return run[options.command](options)
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
@@ -321,7 +342,15 @@ def shown(options: TrainOptions, run_it: Callable[..., "Run"]) -> int:
         print_summary(run)
     if run.summary["status"] == "interrupted":
         return 143 if run.summary["stopped_by"] == "SIGTERM" else 130
-    return 1 if run.summary["nonfinite"] or run.summary["status"] == "incomplete" else 0
+    bad = run.summary["nonfinite"] or run.summary["status"] == "incomplete"
+    return 1 if bad or any(f["severity"] == "ERROR" for f in flat(run.summary["findings"])) else 0
+
+
+def flat(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Findings as JSON, and what follows from them."""
+    for finding in found:
+        yield finding
+        yield from flat(finding["follows"])
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
@@ -390,6 +419,65 @@ def play_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def diagnose_command(options: argparse.Namespace) -> int:
+    """`rlref diagnose RUN`."""
+    from rlref import findings, foreign, runs, verdicts
+
+    paths = options.run
+    unknown: list[str] = []
+    if (len(paths) == 1 and (paths[0] / "config.json").exists()) or (paths[0] / "source" / "config.json").exists():
+        run = runs.load(paths[0])
+        about = f"{run.agent} on {run.config.get('env_id', 'an environment')}, {run.summary['status']}"
+        shape, verdict = next(iter(run.metrics.values())).shape, run.diagnose()
+    else:
+        log = foreign.read(paths)
+        about, unknown = f"a log of {log.source}", log.unknown
+        shape = next(iter(log.metrics.values())).shape
+        verdict = verdicts.diagnose(log.metrics, log.config, seeds=log.seeds, kind=log.kind, exact=False)
+    if options.json:
+        print(
+            runs.json_text(
+                {
+                    "findings": [findings.to_json(f) for f in verdict.findings],
+                    "checked": verdict.checked,
+                    "unchecked": verdict.unchecked,
+                }
+            )
+        )
+        return findings.exit_code(verdict.findings)
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    settings = f"{shape[0]} settings, " if len(shape) == 3 else ""
+    console.print(f"{about}: {settings}{shape[-2]} seed{'s' * (shape[-2] > 1)}, {shape[-1]} updates")
+    print_verdict(console, verdict)
+    reasons: dict[str, list[str]] = {}
+    for name, why in verdict.unchecked.items():
+        reasons.setdefault(why, []).append(name)
+    for why, names in reasons.items():
+        console.print(f"not checked, for want of {why}: {', '.join(names)}", style="dim")
+    if unknown:
+        console.print(f"in the log, and not used: {', '.join(unknown)}", style="dim")
+    return findings.exit_code(verdict.findings)
+
+
+COLOURS = {"ERROR": "bold red", "WARN": "yellow", "INFO": "cyan", "": ""}
+
+
+def print_verdict(console: Any, verdict: "Diagnosis", only: Sequence[str] = ("ERROR", "WARN", "INFO")) -> None:
+    """One sentence, then the findings, of those that are as bad as `only` says."""
+    from rlref import findings
+
+    count = f"{len(verdict.checked)} checks"
+    worst = [f for f in verdict.findings if f.worst != "INFO"]
+    if worst:
+        console.print(f"{count}; above all: {worst[0].title}. {worst[0].meaning}", style=COLOURS[worst[0].worst])
+    else:
+        console.print(f"{count}: healthy", style="green")
+    for severity, line in findings.lines([f for f in verdict.findings if f.worst in only]):
+        console.print(line, style=COLOURS[severity], markup=False)
+
+
 class Terminal:
     """Progress on a terminal: what is compiled and for how long, then a bar with the live diagnostics."""
 
@@ -418,8 +506,9 @@ class Terminal:
             console=self.console,
         )
         self.task = self.bar.add_task("", total=None)
-        self.diagnostics = Text()
-        self.live = Live(Group(self.bar, self.diagnostics), console=self.console)
+        self.diagnostics, self.verdict = Text(), Text()
+        self.next_verdict = 0.0  # when to ask for one again
+        self.live = Live(Group(self.bar, self.diagnostics, self.verdict), console=self.console)
 
     def __enter__(self) -> "Terminal":
         return self
@@ -445,8 +534,8 @@ class Terminal:
             bar.add_task(f"XLA compiles {what}", total=None)
             yield
 
-    def progress(self, done: int, total: int, metrics: dict[str, Any]) -> None:
-        from rlref import stats
+    def progress(self, done: int, total: int, metrics: dict[str, Any], verdict: "Callable[[], Diagnosis]") -> None:
+        from rlref import findings, stats
 
         # IQM over seeds at the chunk's last update, of the seeds where it is defined.
         live = [f"{label} {stats.iqm(metrics[name][:, -1]):.4g}" for label, name in self.LIVE if name in metrics]
@@ -454,6 +543,12 @@ class Terminal:
         self.live.start()
         self.bar.update(self.task, completed=done, total=total)
         self.diagnostics.plain = "  ".join(live)
+        if (now := time.monotonic()) > self.next_verdict:
+            worst = [f for f in verdict().findings if f.worst != "INFO"]
+            self.verdict.plain = f"{worst[0].worst}: {findings.headline(worst[0])}" if worst else "healthy so far"
+            self.verdict.style = COLOURS[worst[0].worst] if worst else "green"
+            # The checks cost what training might: 2 % of the time is theirs.
+            self.next_verdict = time.monotonic() + max(1.0, 50 * (time.monotonic() - now))
 
 
 def print_summary(run: "Run") -> None:
@@ -484,6 +579,7 @@ def print_summary(run: "Run") -> None:
     for bad in s["nonfinite"]:
         where = f"seed {bad['seed']} became non-finite at update {bad['update']}"
         console.print(f"[red]{where}[/red]; the others trained on")
+    print_verdict(console, run.diagnose(), only=("ERROR", "WARN"))
     if s["status"] == "incomplete":
         console.print(
             f"[red]not all of it could be written to {run.path}[/red]; once there is room, go on with: "
@@ -550,6 +646,67 @@ def probe_table(oracles: list[Any], rungs: list[Any]) -> Any:
             result = counted if rung.ok else f"[red]{counted}[/red]"
         table.add_row(rung.probe.name, rung.probe.isolates, result)
     return table
+
+
+def inspect_command(options: argparse.Namespace) -> int:
+    """`rlref inspect ENV`."""
+    from rich.console import Console
+
+    from rlref import findings, inspection_pictures, runs
+    from rlref.inspection import inspect
+
+    folder = Path("inspect") / options.env.replace(":", "-") if options.out is None else options.out
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out is {folder}, which is no folder")
+    with contextlib.nullcontext() if options.json else Console(stderr=True).status(f"inspecting {options.env}"):
+        result = inspect(
+            options.env,
+            episodes=options.episodes,
+            gamma=options.gamma,
+            seed=options.seed,
+            env_params_assignments=options.env_params,
+        )
+        pictures = inspection_pictures.draw(result, folder)
+    code = findings.exit_code(result.findings)
+    if options.json:
+        found = [findings.to_json(finding) for finding in result.findings]
+        report = {"env_id": result.env_id, "findings": found, "statistics": result.statistics}
+        print(runs.json_text(report | {"pictures": [str(path) for path in pictures]}))
+        return code
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    print_statistics(console, result.statistics)
+    for severity, line in findings.lines(result.findings) or [("", "nothing to remark")]:
+        console.print(line, style=COLOURS[severity])
+    for path in pictures:
+        console.print(f"drawn to {path}")
+    return code
+
+
+def print_statistics(console: Any, statistics: dict[str, Any]) -> None:
+    """What a random policy meets in an environment, as a table."""
+    from rich.table import Table
+
+    spaces = {name: statistics[name] for name in ("observation_space", "action_space") if name in statistics}
+    if spaces:
+        console.print("  ".join(f"{name.partition('_')[0]}s: {space}" for name, space in spaces.items()))
+    if "steps" not in statistics:
+        return
+    table = Table("", "mean", "std", "min", "max", box=None)
+    per = statistics["observation"].get("per_dimension", {"mean": []})
+    rows = [(f"observation {i}", {k: x[i] for k, x in per.items()}) for i in range(len(per["mean"]))]
+    if not 0 < len(rows) <= 12:
+        rows = [("observation", statistics["observation"])]
+    rows += [(name.replace("_", " "), statistics.get(name, {})) for name in ("reward", "return", "length")]
+    rows.append((f"value target, gamma {statistics['gamma']:g}", statistics.get("value_target", {})))
+    for name, x in rows:
+        if x:
+            table.add_row(name, *(f"{x[column]:.4g}" for column in ("mean", "std", "min", "max")))
+    console.print(table)
+    ends = "".join(f", {statistics[how]:.0%} {how}" for how in ("terminated", "truncated") if how in statistics)
+    console.print(
+        f"random policy: {statistics['episodes']} episodes{ends}; {statistics['steps']:,} steps, "
+        f"{statistics['reward']['nonzero']:.2%} with a reward other than 0"
+    )
 
 
 def envs_command(options: argparse.Namespace) -> int:

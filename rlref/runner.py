@@ -10,6 +10,7 @@ each other, so nothing crosses devices; statistics over seeds are the host's.
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import signal
@@ -28,7 +29,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rlref import envs, evaluation, hosts, jobs, memory, runs
+from rlref import envs, evaluation, findings, hosts, jobs, memory, runs, verdicts
 from rlref.agents import load_agent
 from rlref.checkpoint import Checkpoints, DamagedError, place
 from rlref.errors import UsageError
@@ -36,6 +37,7 @@ from rlref.extension import check_extension
 from rlref.jobs import Job
 from rlref.runs import Run
 from rlref.trained import Trained
+from rlref.verdicts import Diagnosis
 
 CHUNK_SECONDS = 0.5  # how long a chunk of updates should take: how often the host looks, and how long Ctrl-C waits
 MAX_CHUNK = 256  # updates of one chunk at most
@@ -53,7 +55,9 @@ class Display(Protocol):
 
     def compiling(self, what: str) -> contextlib.AbstractContextManager[Any]: ...
 
-    def progress(self, done: int, total: int, metrics: dict[str, np.ndarray]) -> None: ...
+    def progress(
+        self, done: int, total: int, metrics: dict[str, np.ndarray], verdict: Callable[[], Diagnosis]
+    ) -> None: ...
 
 
 class Silent:
@@ -68,7 +72,7 @@ class Silent:
     def compiling(self, what: str) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
-    def progress(self, done: int, total: int, metrics: dict[str, np.ndarray]) -> None:
+    def progress(self, done: int, total: int, metrics: dict[str, np.ndarray], verdict: Callable[[], Diagnosis]) -> None:
         pass
 
 
@@ -318,7 +322,8 @@ def run_job(
                     continue
                 keeper.keep(update, values)
                 done = first * num_updates + group.real * (update + values["env_steps"].shape[1])
-                display.progress(done, job.num_rows * num_updates, values)
+                verdict = functools.partial(verdict_so_far, job, pieces, first)
+                display.progress(done, job.num_rows * num_updates, values, verdict)
             keeper.close()
             complete &= keeper.complete
             policies.append(group.policy_leaves())
@@ -329,7 +334,8 @@ def run_job(
 
         _, updates = runs.end_of(pieces)
         shape = (*job.shape, updates)
-        run = Run(job.name, job.settings, job.seeds, runs.join(pieces, shape), {}, job.batched, path)
+        joined = runs.join(pieces, shape)
+        run = Run(job.name, job.settings, job.seeds, joined, {}, job.batched, job.agent.num_updates, path)
         run.trained = Trained(job, {name: np.concatenate([p[name] for p in policies]) for name in policies[0]})
         steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
         run.summary = {
@@ -340,6 +346,7 @@ def run_job(
             "compile_seconds": round(compiled - started, 2),
             "train_seconds": round(trained - compiled, 2),
             "steps_per_second": round((steps - steps_before) / (trained - compiled)),
+            "findings": [findings.to_json(f) for f in run.diagnose().findings],
         }
         if folder and complete:
             complete = False
@@ -349,6 +356,14 @@ def run_job(
             if not complete:
                 run.summary["status"] = "incomplete"
     return run
+
+
+def verdict_so_far(job: Job, pieces: runs.Pieces, first: int) -> Diagnosis:
+    """What the health checks say of the group of rows from `first` on, after the metrics in `pieces`."""
+    own = {(0, update): piece for (row, update), piece in pieces.items() if row == first}
+    config = {name: x for name, x in job.settings.items() if name not in job.batched}
+    metrics = runs.join(own, runs.end_of(own))
+    return verdicts.diagnose(metrics, config, num_updates=job.agent.num_updates, exact=verdicts.full_precision())
 
 
 def job_bytes(job: Job, saved: bool) -> int:

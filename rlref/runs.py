@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from rlref.trained import Trained
+    from rlref.verdicts import Diagnosis
 
 try:
     import fcntl
@@ -57,6 +58,8 @@ class Run:
     summary: dict[str, Any]
     batched: list[str] = dataclasses.field(default_factory=list)
     """names of the settings that hold a value per setting"""
+    num_updates: int = 0
+    """of the whole training; a run that was stopped has metrics of fewer"""
     path: Path | None = None
     """the run's folder; None if it was not kept"""
     trained: "Trained | None" = dataclasses.field(default=None, repr=False)
@@ -73,6 +76,12 @@ class Run:
     def scores(self) -> np.ndarray:
         """Each seed's score at its last update, `[seed]`; with batched settings `[setting, seed]`."""
         return last(self.metrics[self.score])
+
+    def diagnose(self) -> "Diagnosis":
+        """What all health checks say of it: `rlref diagnose` from Python."""
+        from rlref import verdicts
+
+        return verdicts.of_run(self)
 
     def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
         """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given.
@@ -379,7 +388,9 @@ def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: An
     _, updates = end_of(pieces)
     num_settings, seeds = about["num_settings"], about["seeds"]
     shape = (len(seeds), updates) if num_settings is None else (num_settings, len(seeds), updates)
-    run = Run(about["agent"], about["config"], seeds, join(pieces, shape), {}, about["batched"], path)
+    run = Run(
+        about["agent"], about["config"], seeds, join(pieces, shape), {}, about["batched"], about["num_updates"], path
+    )
     run.summary = {"status": "killed", **(read_summary(path) or {}), **summarise(run)}
     run.given = {"agent": agent, "env": env, "env_params": env_params}
     return run

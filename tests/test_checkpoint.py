@@ -57,7 +57,7 @@ class StopAfter(runner.Silent):
     def __init__(self, updates):
         self.updates, self.sent = updates, False
 
-    def progress(self, done, total, metrics):
+    def progress(self, done, total, metrics, verdict):
         if done >= self.updates * SEEDS and not self.sent:
             self.sent = True
             signal.raise_signal(signal.SIGTERM)
@@ -242,7 +242,7 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     class Full(runner.Silent):
-        def progress(self, done, total, metrics):
+        def progress(self, done, total, metrics, verdict):
             if done >= 7 * SEEDS:  # no file can grow any more
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
 
@@ -420,9 +420,9 @@ def test_editing_the_agent_while_it_trains_changes_nothing(tmp_path):
     file.write_text(source)
 
     class Edits(StopAfter):
-        def progress(self, done, total, metrics):
+        def progress(self, done, total, metrics, verdict):
             file.write_text(source + "# an edit\n")
-            super().progress(done, total, metrics)
+            super().progress(done, total, metrics, verdict)
 
     rlref.train(
         file, SMALL["cem"], env=counting_env.Counting(), num_seeds=SEEDS, run_dir=tmp_path / "run", display=Edits(5)

@@ -43,7 +43,7 @@ class Recorder(runner.Silent):
     def say(self, text):
         self.said.append(text)
 
-    def progress(self, done, total, metrics):
+    def progress(self, done, total, metrics, verdict):
         self.done.append((done, total))
 
 

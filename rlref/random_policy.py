@@ -1,0 +1,193 @@
+"""A random policy in many environments side by side, which need keep gymnax's interface in part only.
+
+Letters: `T` steps, `N` environments side by side, `D` numbers in an observation, flattened.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array: TypeAlias = np.ndarray
+
+CHUNK = 128  # steps whose results come to the host together
+MAX_BYTES = 2**25  # of a chunk's observations, and of those kept
+MAX_KEPT = 20_000  # observations
+
+
+class Subject(NamedTuple):
+    """An environment behind one interface, whatever its own is."""
+
+    obs_space: Any
+    reset: Callable[[jax.Array], Any]
+    """key -> observation, state"""
+    sample: Callable[[jax.Array], Any]
+    """key -> a random action"""
+    step: Callable[..., Any]
+    """key, state, action -> observation, state, reward, terminated, truncated, final observation (None if unusable)"""
+    unreset: Callable[..., Any] | None
+    """key, state, action -> the observation that this step leads to, if `step_env` tells"""
+
+
+@dataclasses.dataclass
+class Rollout:
+    """What a random policy met in `N` environments side by side; a row of `obs` is an observation, flattened."""
+
+    mean: Array
+    """`[D]`, of the finite ones, as are the next three"""
+    std: Array
+    low: Array
+    """with the final observations"""
+    high: Array
+    nonfinite: int
+    """of all numbers in observations, final ones included as one"""
+    obs: Array
+    """`[n, D]`, a random part of them"""
+    distinct: int
+    """different observations"""
+    steps: dict[str, Array]
+    """`[T, N]`: reward, terminated, truncated, and what `_stepper` compares"""
+    first: Array
+    """`[t, D]`: the first environment's first episode, at most 1,000 steps of it"""
+
+    @property
+    def num_steps(self) -> int:
+        return self.steps["reward"].size
+
+    @property
+    def ended(self) -> Array:
+        return self.steps["terminated"] | self.steps["truncated"]
+
+    def episodes(self, per_env: int) -> list[tuple[int, int, int]]:
+        """(environment, first step, step after the last) of the first `per_env` episodes of each environment.
+
+        As many of each, and fewer if one has fewer: those that end first, of all environments, are the short ones.
+        Only where some environment has not ended one are they those that did end.
+        """
+        stops = [np.flatnonzero(column) + 1 for column in self.ended.T]
+        least = min(len(x) for x in stops)
+        out = []
+        for i in range(min(least, per_env) or per_env):
+            out += [(n, int(x[i - 1]) if i else 0, int(x[i])) for n, x in enumerate(stops) if i < len(x)]
+        return out
+
+    def returns_and_lengths(self, episodes: Sequence[tuple[int, int, int]]) -> tuple[Array, Array]:
+        returns = [self.steps["reward"][a:b, n].sum(dtype=np.float64) for n, a, b in episodes]
+        return np.array(returns), np.array([b - a for _, a, b in episodes])
+
+
+def flat(obs: Any) -> jax.Array:
+    """`[D]`: all numbers of an observation, as float32."""
+    return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(obs)])
+
+
+def _stepper(subject: Subject, near: tuple[Array, Array]) -> Callable[..., Any]:
+    """One step of one environment, for `lax.scan`; `near` is the range `[D]` of what resets show.
+
+    Of each step it gives what the policy saw, reward, terminated, truncated, and: `same`, the next observation is the
+    final one; `stray`, it is none of a reset; `own_next`, `own_final`: it, the final one, is what this step led to.
+    """
+
+    def close(a: jax.Array, b: jax.Array) -> jax.Array:
+        return (jnp.abs(a - b) <= 1e-5 * (1 + jnp.abs(b))).all()
+
+    def step(repeat: jax.Array, carry: Any, key: jax.Array) -> Any:
+        obs, state, held, age, low, high = carry
+        key_act, key_env = jax.random.split(key)
+        action = jax.tree.map(lambda x, y: jnp.where(age % repeat == 0, x, y), subject.sample(key_act), held)
+        next_obs, next_state, reward, terminated, truncated, final = subject.step(key_env, state, action)
+        ended = terminated | truncated
+        shown = flat(next_obs)
+        last = shown if final is None else flat(final)
+        alone = None if subject.unreset is None else flat(subject.unreset(key_env, state, action))
+        slack = 0.05 * (near[1] - near[0]) + 1e-5
+        seen = {"obs": flat(obs), "reward": reward, "terminated": terminated, "truncated": truncated}
+        seen["same"] = jnp.bool(False) if final is None else close(last, shown)
+        seen["stray"] = ((shown < near[0] - slack) | (shown > near[1] + slack)).any()
+        seen["own_next"] = jnp.bool(False) if alone is None else close(shown, alone)
+        seen["own_final"] = jnp.bool(True) if alone is None or final is None else close(last, alone)
+        low, high = (jnp.where(ended, f(a, last), a) for f, a in ((jnp.minimum, low), (jnp.maximum, high)))
+        return (next_obs, next_state, action, jnp.where(ended, 0, age + 1), low, high), seen
+
+    return step
+
+
+class Collector:
+    """A random policy in `num_envs` environments, whose steps come to the host in chunks; compiled once."""
+
+    def __init__(self, subject: Subject, num_envs: int, near: tuple[Array, Array]) -> None:
+        step, size = _stepper(subject, near), near[0].size
+        length = int(np.clip(MAX_BYTES // (4 * size * num_envs), 1, CHUNK))
+        self.num_envs, self.length = num_envs, length
+        self.kept = MAX_BYTES // (4 * size)
+
+        @jax.jit
+        def start(key: jax.Array) -> Any:
+            obs, state = jax.vmap(subject.reset)(jax.random.split(key, num_envs))
+            action = jax.vmap(subject.sample)(jax.random.split(key, num_envs))
+            bound = jnp.full((num_envs, size), jnp.inf)
+            return obs, state, action, jnp.zeros(num_envs, jnp.int32), bound, -bound
+
+        @jax.jit
+        def chunk(carry: Any, key: jax.Array, repeat: jax.Array) -> Any:
+            def steps(carry: Any, key: jax.Array) -> Any:
+                return jax.vmap(step, (None, 0, 0))(repeat, carry, jax.random.split(key, num_envs))
+
+            return jax.lax.scan(steps, carry, jax.random.split(key, length))
+
+        self.start, self.chunk = start, chunk
+
+    def collect(self, key: jax.Array, repeat: int, per_env: int, max_steps: int) -> Rollout:
+        """Until each environment has ended `per_env` episodes, or `max_steps` of them all are done."""
+        rng, share, t = np.random.default_rng(0), 1.0, 0
+        key, key_start = jax.random.split(key)
+        carry = self.start(key_start)
+        size = carry[-1].shape[1]
+        count, mean, square = np.zeros(size), np.zeros(size), np.zeros(size)
+        low, high, nonfinite = np.full(size, np.inf), np.full(size, -np.inf), 0
+        parts, firsts, kept = [], [], np.zeros((0, size), np.float32)
+        distinct: set[int] = set()
+        ends, open_first = np.zeros(self.num_envs), True
+        while ends.min() < per_env and (t == 0 or (t + self.length) * self.num_envs <= max_steps):
+            key, key_chunk = jax.random.split(key)
+            carry, seen = self.chunk(carry, key_chunk, repeat)
+            seen = jax.device_get(seen)
+            obs = seen.pop("obs")
+            parts.append(seen)
+            ended = seen["terminated"] | seen["truncated"]
+            ends += ended.sum(axis=0)
+            if open_first and t < 1000:
+                open_first = not ended[:, 0].any()
+                firsts.append(obs[: None if open_first else ended[:, 0].argmax() + 1, 0])
+            t += self.length
+            rows = obs.reshape(-1, size)
+            distinct.update(hash(row.tobytes()) for row in rows)
+            good = np.isfinite(rows)
+            nonfinite += int((~good).sum())
+            low, high = (
+                np.minimum(low, rows.min(0, initial=np.inf, where=good)),
+                np.maximum(high, rows.max(0, initial=-np.inf, where=good)),
+            )
+            # Chan et al. 1983: moments of a union.
+            n = good.sum(axis=0)
+            part = rows.sum(axis=0, dtype=np.float64, where=good) / np.maximum(n, 1)
+            delta, count = part - mean, count + n
+            square += ((rows - part) ** 2).sum(axis=0, where=good) + delta**2 * (count - n) * n / np.maximum(count, 1)
+            mean += delta * n / np.maximum(count, 1)
+            kept = np.concatenate([kept, rows[rng.random(len(rows)) < share]])
+            while len(kept) > min(self.kept, 20_000):
+                kept, share = kept[rng.random(len(kept)) < 0.5], share / 2
+        final_low, final_high = np.asarray(carry[-2]).min(axis=0), np.asarray(carry[-1]).max(axis=0)
+        if ends.any():
+            good = np.isfinite(final_low) & np.isfinite(final_high)
+            nonfinite += int((~good).sum())
+            low, high = (
+                np.where(good, np.minimum(low, final_low), low),
+                np.where(good, np.maximum(high, final_high), high),
+            )
+        steps = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        std = np.sqrt(square / np.maximum(count, 1))
+        return Rollout(mean, std, low, high, nonfinite, kept, len(distinct), steps, np.concatenate(firsts)[:1000])

@@ -1,0 +1,304 @@
+"""How far can the verdicts be believed? False alarms on healthy runs, hits on unhealthy ones.
+
+    python scripts/calibrate_verdicts.py train            train what is missing, into runs/calibration/
+    python scripts/calibrate_verdicts.py train ppo/       that whose name begins so
+    python scripts/calibrate_verdicts.py                  judge what is there, and write the tables
+
+Healthy runs are those of `scores.py` and a few more, 32 seeds each; unhealthy ones have settings that cannot work, or
+a bug of `mutants.py` planted in the agent's file. A bug that leaves the compiled program of every environment tried as
+it was takes no effect there, and is left out.
+"""
+
+import argparse
+import importlib.util
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from mutants import MUTANTS
+from scores import BENCHMARKS
+
+import rlref
+from rlref import envs
+from rlref.findings import Finding
+from rlref.verdicts import CHECKS, diagnose
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNS = ROOT / "runs" / "calibration"
+
+
+class Case(NamedTuple):
+    """A training of the corpus."""
+
+    agent: str
+    env_id: str
+    fault: str = ""
+    """what is wrong with it; '' for a healthy one"""
+    settings: dict[str, Any] = {}  # noqa: RUF012
+    num_seeds: int = 32
+    env: str = ""
+    """what is done to the environment: '', "rewards x 100", "no ends", "no rewards" """
+    edits: tuple[tuple[str, str], ...] = ()
+    """replacements in the agent's file"""
+    component: str = ""
+    """of a planted bug: the part of the agent that it is in"""
+
+    @property
+    def name(self) -> str:
+        short = " short" if self.agent != "cem" and SHORT[self.agent].items() <= self.settings.items() else ""
+        return f"{self.agent}/{self.env_id}/{self.fault or 'healthy'}{short * (not self.fault)}"
+
+    @property
+    def path(self) -> Path:
+        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in self.name)
+        return RUNS / f"{safe}.npz"
+
+
+def settings_of(agent: str, env_id: str) -> dict[str, Any]:
+    return BENCHMARKS[f"{agent}/{env_id}"].settings if f"{agent}/{env_id}" in BENCHMARKS else EXTRA[agent, env_id]
+
+
+EXTRA: dict[tuple[str, str], dict[str, Any]] = {
+    ("ppo", "Catch-bsuite"): {"total_timesteps": 200_000},
+    ("dqn", "Catch-bsuite"): {"total_timesteps": 200_000},
+}
+HEALTHY = {
+    "ppo": ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Catch-bsuite"),
+    "cem": ("CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1"),
+    "dqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Catch-bsuite"),
+}
+SHORT: dict[str, dict[str, Any]] = {
+    "ppo": {"total_timesteps": 150_000},
+    "dqn": {"total_timesteps": 100_000},
+    "cem": {},
+}
+"""what unhealthy runs are cut to: time enough for a healthy one to have learned"""
+FAULT_SEEDS, BUG_SEEDS = 8, 4
+TRIED = {"ppo": ("CartPole-v1", "Pendulum-v1"), "dqn": ("CartPole-v1",), "cem": ("CartPole-v1", "Pendulum-v1")}
+"""where bugs are planted: in the first one where they take effect"""
+
+# The policy that collects is one that learning left up to 8 updates ago.
+STALE_PPO = (
+    ("    obs_moments: Moments | None  #", "    stale: Any\n    obs_moments: Moments | None  #"),
+    (
+        "    state, rollout = collect(task, replace(state, key=key), key_collect)\n",
+        "    stale = jax.tree.map(lambda a, b: jnp.where(step % 8 == 0, a, b), state.params, state.stale)\n"
+        "    live, state = state.params, replace(state, key=key, stale=stale, params=stale)\n"
+        "    state, rollout = collect(task, state, key_collect)\n"
+        "    state = replace(state, params=live)\n",
+    ),
+    ("        params=params,\n        opt_state", "        params=params,\n        stale=params,\n        opt_state"),
+)
+
+
+def corpus() -> list[Case]:
+    """All cases; healthy ones first."""
+    cases = [Case(a, e, settings=settings_of(a, e)) for a, names in HEALTHY.items() for e in names]
+    cases += [
+        Case(a, e, settings=settings_of(a, e) | SHORT[a]) for a, names in TRIED.items() for e in names if a != "cem"
+    ]
+    for agent, names in HEALTHY.items():
+        for env_id in names:
+            base = settings_of(agent, env_id) | ({} if agent == "cem" else SHORT[agent])
+
+            def case(fault: str, extra: dict[str, Any], *, agent=agent, env_id=env_id, base=base, **more: Any) -> Case:
+                return Case(agent, env_id, fault, base | extra, FAULT_SEEDS, **more)
+
+            if agent != "cem":
+                rate = base.get("learning_rate", 2.5e-4)
+                scaled = {"scale_rewards": False} if agent == "ppo" else {}
+                greedy = {"ent_coef": 0.0} if agent == "ppo" else {"start_e": 0.0, "end_e": 0.0}
+                frozen = {"vf_coef": 0.0} if agent == "ppo" else {"learning_rate": 0.0}
+                cases += [
+                    case("learning rate x 30", {"learning_rate": 30 * rate}),
+                    case("no exploration, rewards x 100", greedy | scaled, env="rewards x 100"),
+                    case("frozen critic", frozen),
+                    case("stale data", {}, edits=STALE_PPO)
+                    if agent == "ppo"
+                    else case(
+                        "stale data",
+                        {"buffer_size": base.get("buffer_size", 10_000)},
+                        edits=mutant("dqn", "buffer stops when it is full"),
+                    ),
+                ]
+                if env_id not in ("CartPole-v1", "Catch-bsuite"):  # they cannot go on after their ends
+                    cases.append(case("gamma 1 without ends", {"gamma": 1.0} | scaled, env="no ends"))
+            else:
+                cases.append(case("no noise floor, small start", {"extra_variance": 0.0, "init_variance": 1e-4}))
+            cases.append(case("no rewards", {}, env="no rewards"))
+    for agent, bugs in MUTANTS.items():
+        for env_id in TRIED[agent]:
+            settings = settings_of(agent, env_id) | SHORT[agent]
+            for bug in bugs:
+                edits = ((bug.old, bug.new),)
+                cases.append(Case(agent, env_id, f"bug: {bug.name}", settings, BUG_SEEDS, "", edits, bug.component))
+    return cases
+
+
+def mutant(agent: str, name: str) -> tuple[tuple[str, str], ...]:
+    """The replacement of a bug of the catalogue."""
+    (bug,) = [m for m in MUTANTS[agent] if m.name == name]
+    return ((bug.old, bug.new),)
+
+
+class Changed:
+    """A gymnax environment with other rewards or ends."""
+
+    def __init__(self, env: Any, how: str):
+        self.env, self.how = env, how
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
+        import jax.numpy as jnp
+
+        if self.how == "no ends":
+            obs, state, reward, terminated, truncated, info = self.env.step_env(key, state, action, params)
+            never = jnp.bool(False)
+            return obs, state, reward, never, never, {**info, "final_observation": obs}
+        obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
+        factor = {"rewards x 100": 100.0, "no rewards": 0.0}[self.how]
+        return obs, state, factor * reward, terminated, truncated, info
+
+
+def module_of(case: Case, folder: Path) -> ModuleType:
+    """The agent's file with the case's edits. Raises ValueError unless each old text occurs exactly once."""
+    source = (ROOT / "rlref" / f"{case.agent}.py").read_text()
+    for old, new in case.edits:
+        if (count := source.count(old)) != 1:
+            raise ValueError(f"{case.name}: the text to be replaced occurs {count} times, not once: {old!r}")
+        source = source.replace(old, new)
+    path = Path(tempfile.mkdtemp(dir=folder)) / f"{case.agent}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(case.agent, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[case.agent] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def about(case: Case) -> dict[str, Any]:
+    """What was kept of a case beside its metrics."""
+    with np.load(case.path) as file:
+        return json.loads(str(file["about"]))
+
+
+def lowered(module: ModuleType, config: Any, env: Any, params: Any) -> str:
+    """The program of one seed's initialisation and update, before XLA."""
+    import jax
+
+    agent = module.make(config, env, params)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(agent.init, key)
+    step = jax.ShapeDtypeStruct((), "int32")
+    return jax.jit(agent.init).lower(key).as_text() + jax.jit(agent.update).lower(state, step).as_text()
+
+
+def train(case: Case, folder: Path) -> str:
+    """Train a case and keep its metrics; returns what came of it."""
+    module = module_of(case, folder)
+    env, params = envs.make_env(case.env_id)
+    env = Changed(env, case.env) if case.env else env
+    config = module.Config(env_id=case.env_id, **case.settings)
+    kept: dict[str, Any] = {"agent": case.agent, "config": vars(config)}
+    if case.component:
+        from rlref.agents import load_agent
+
+        right = load_agent(case.agent)
+        if lowered(module, config, env, params) == lowered(right, right.Config(**vars(config)), env, params):
+            np.savez(case.path, about=json.dumps(kept | {"no effect": True}))
+            return "takes no effect"
+    try:
+        run = rlref.train(module, config, num_seeds=case.num_seeds, env=env, env_params=params)
+    except Exception as error:  # a bug that shows by itself: nothing to diagnose
+        np.savez(case.path, about=json.dumps(kept | {"error": f"{type(error).__name__}: {error}"[:200]}))
+        return f"{type(error).__name__}"
+    np.savez(case.path, about=json.dumps(kept), **run.metrics)  # type: ignore[arg-type]
+    return f"{np.nanmedian(run.scores):.4g}"
+
+
+def names(found: Sequence[Finding]) -> set[str]:
+    """The checks of findings, and of what follows from them."""
+    return {f.check for f in found}.union(*(names(f.follows) for f in found))
+
+
+def judged(case: Case, rest: int) -> list[dict[str, Any]]:
+    """What the verdicts say of each seed whose number is `rest` modulo 2, as of a run of its own."""
+    with np.load(case.path) as file:
+        about, metrics = json.loads(str(file["about"])), {name: file[name] for name in file if name != "about"}
+    rows = []
+    for seed in range(rest, case.num_seeds, 2):
+        one = diagnose({name: x[seed : seed + 1] for name, x in metrics.items()}, about["config"]).findings
+        score = metrics.get("mean_policy_return", metrics["return_mean"])[seed]
+        rows.append(
+            {
+                "found": sorted(names(one)),
+                "leading": one[0].check if one and one[0].worst != "INFO" else "",
+                "score": float(score[np.isfinite(score)][-1]) if np.isfinite(score).any() else float("nan"),
+            }
+        )
+    return rows
+
+
+def alarms(found: Iterable[str]) -> list[str]:
+    """Of checks, those that warn."""
+    return [name for name in found if CHECKS[name].severity != "INFO"]
+
+
+def healthy_score(case: Case, rest: int) -> float:
+    """The lowest score of a seed of the same settings without a fault, of all but the worst sixteenth."""
+    same = [c for c in corpus() if not c.fault and (c.agent, c.env_id) == (case.agent, case.env_id)]
+    scores = sorted(row["score"] for row in judged(same[-1], rest))
+    return scores[len(scores) // 16]
+
+
+def is_right(case: Case, check: str) -> bool:
+    """Whether a check names what is wrong."""
+    return check in CAUSES[case.agent, case.component or case.fault].split()
+
+
+def judge() -> None:
+    """Judge the half of the seeds that no threshold was set on; write the table."""
+    cases = [case for case in corpus() if case.path.exists() and {"no effect", "error"}.isdisjoint(about(case))]
+    healthy = {case: judged(case, 1) for case in cases if not case.fault}
+    good = [row for case, rows in healthy.items() for row in rows if row["score"] >= GOOD[case.env_id]]
+    lines = {name: {"healthy": 0, "of": 0, "sick": 0, "of sick": 0, "leads": 0} for name in CHECKS}
+    for case, rows in healthy.items():
+        print(case.name, len(rows), [r["leading"] for r in rows if r["leading"]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("command", nargs="?", choices=("train", "judge"), default="judge")
+    parser.add_argument("names", nargs="*", help="those whose name begins so")
+    parser.add_argument("--part", default="0/1", help="the I-th of N parts, I/N, for several processes")
+    options = parser.parse_args()
+    RUNS.mkdir(parents=True, exist_ok=True)
+    cases = [case for case in corpus() if not options.names or case.name.startswith(tuple(options.names))]
+    if options.command == "judge":
+        judge()
+        return
+    index, parts = map(int, options.part.split("/"))
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases[index::parts]:
+            first = case._replace(env_id=TRIED[case.agent][0])
+            if case.component and case != first and not (first.path.exists() and "no effect" in about(first)):
+                continue  # it took effect there, or has not been tried yet
+            if not case.path.exists():
+                start = time.perf_counter()
+                print(f"{case.name}: {train(case, Path(folder))}, {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

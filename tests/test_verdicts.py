@@ -1,0 +1,451 @@
+"""Every check on a series that is healthy, and on one in which it must fire at a known update of a known seed."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlref
+from rlref import cem, dqn, ppo, runs, verdicts
+from rlref.cli import main
+from rlref.findings import Finding, exit_code, headline, ranges
+from rlref.runs import Run
+from rlref.verdicts import CHECKS, diagnose, grouped
+
+SEEDS, UPDATES = 8, 100
+BAD = 5  # the seed that things happen to
+COUNT = np.arange(UPDATES)
+PART = (COUNT + 1) / UPDATES
+
+
+def settings(module, **changed):
+    return vars(module.Config(**changed))
+
+
+def healthy(kind):
+    """The metrics and settings of a run with which nothing is wrong, `[SEEDS, UPDATES]`."""
+    both = {
+        "nonfinite": 0, "episodes": 10, "steps_per_second": 1e5, "return_count": 100, "return_mean": 20 + 80 * PART,
+        "return_std": 10, "return_min": 10 + 70 * PART, "return_max": 40 + 90 * PART, "length_mean": 20 + 80 * PART,
+        "length_std": 5, "length_max": 30 + 80 * PART, "length_min": 10 + 80 * PART,
+    }  # fmt: skip
+    learned = {
+        "grad_norm": 0.4, "update_ratio": 1e-3, "explained_variance": 0.3 + 0.5 * PART, "value_bias": 0.05,
+        "target_mean": 1, "target_std": 1, "target_min": -1, "target_max": 3, "value_min": -1, "value_max": 3,
+        "value_mean": 1, "reward_min": 0, "reward_max": 1, "reward_mean": 0.5, "reward_std": 0.5,
+        "dormant_fraction": 0.1,
+    }  # fmt: skip
+    if kind == "ppo":
+        config = settings(ppo, total_timesteps=UPDATES * 512)
+        entropy = 1 - 0.7 * PART
+        x = both | learned | {
+            "env_steps": 512 * (COUNT + 1), "learning_rate": 2.5e-4 * (1 - COUNT / UPDATES), "gradient_steps": 16,
+            "first_ratio_error": 0, "approx_kl": 0.005, "kl": 0.005, "clip_fraction": 0.1, "advantage_mean": 0,
+            "advantage_std": 1, "relative_entropy": entropy, "entropy": entropy * np.log(3),
+        }  # fmt: skip
+    elif kind == "dqn":
+        config = settings(dqn, total_timesteps=UPDATES * 1000)
+        steps = 1000 * (COUNT + 1)
+        learning = steps >= 10_000
+        epsilon = np.maximum(1 - 0.95 * (steps - 500) / 50_000, 0.05)
+        learned = {name: np.where(learning, value, np.nan) for name, value in learned.items()}
+        x = both | learned | {
+            "env_steps": steps, "learning_rate": 2.5e-4, "gradient_steps": np.where(steps == 10_000, 1, 100 * learning),
+            "epsilon": epsilon, "entropy": epsilon / 2, "relative_entropy": epsilon / 2, "action_entropy": 0.6,
+            "kl": 0.01, "churn": 0.05, "td_loss": 1, "buffer_fill": np.minimum(steps / 10_000, 1),
+            "overestimation": 0.1,
+            "sample_age": np.where(learning, np.minimum(steps, 10_000) / 2, np.nan),
+            "target_step": np.where(learning, 0.1, np.nan), "target_distance": np.where(learning, 0.1, np.nan),
+        }  # fmt: skip
+    else:
+        config = settings(cem, num_generations=UPDATES)
+        x = both | {
+            "env_steps": 1000 * (COUNT + 1), "kl": 2, "kl_refit": 3, "kl_floor": 1.4, "kl_excess": 1.6,
+            "elite_mean": both["return_mean"] + 15, "elite_threshold": both["return_mean"] + 5,
+            "mean_policy_return": both["return_mean"] + 5, "std_min": 0.6, "std_mean": 1.0 - 0.3 * PART,
+            "extra_variance": 0.25 * np.maximum(1 - COUNT / 50, 0), "explained_variance": 0.5,
+            "relative_entropy": 1, "entropy": 10,
+        }  # fmt: skip
+    return {name: np.tile(np.broadcast_to(np.float32(value), UPDATES), (SEEDS, 1)) for name, value in x.items()}, config
+
+
+def flat(findings):
+    for finding in findings:
+        yield finding
+        yield from flat(finding.follows)
+
+
+def fired(metrics, config, name, **options):
+    """The finding of one check; None if it did not fire."""
+    verdict = diagnose(metrics, config, num_updates=UPDATES, **options)
+    assert name in verdict.checked, verdict.unchecked.get(name)
+    return next((f for f in flat(verdict.findings) if f.check == name), None)
+
+
+# Check -> its kind, from which update, and what metrics are from then on that fires, and what just does not.
+LATE = {
+    "nonfinite": ("ppo", 60, {"nonfinite": 1}, {"nonfinite": 0}),
+    "first_ratio_off": ("ppo", 60, {"first_ratio_error": 2e-4}, {"first_ratio_error": 9e-5}),
+    "ratio_never_moves": ("ppo", 60, {"approx_kl": 0, "clip_fraction": 0}, {"approx_kl": 1e-6, "clip_fraction": 0}),
+    "kl_negative": ("cem", 60, {"kl": -1e-5}, {"kl": -1e-7}),
+    "gradient_zero": ("dqn", 60, {"grad_norm": 0}, {"grad_norm": 1e-8}),
+    "parameters_frozen": ("dqn", 60, {"update_ratio": 0}, {"update_ratio": 1e-4}),
+    "learning_rate_off": ("ppo", 60, {"learning_rate": 2.5e-4}, {}),
+    "gradient_steps_off": ("ppo", 60, {"gradient_steps": 15}, {"gradient_steps": 16}),
+    "epsilon_off": ("dqn", 60, {"epsilon": 0.1}, {"epsilon": 0.055}),
+    "buffer_off": ("dqn", 60, {"buffer_fill": 0.5}, {"buffer_fill": 0.95}),
+    "sample_age_off": ("dqn", 60, {"sample_age": 9000}, {"sample_age": 5500}),
+    "target_frozen": ("dqn", 60, {"target_step": 0}, {"target_step": 1e-6}),
+    "target_aliased": ("dqn", 60, {"target_distance": 0}, {"target_distance": 1e-6}),
+    "elites_below": ("cem", 60, {"elite_mean": 30, "elite_threshold": 20}, {"elite_mean": 190, "elite_threshold": 170}),
+    "elites_not_best": ("cem", 60, {"elite_threshold": 10}, {"elite_threshold": 100}),
+    "extra_variance_off": ("cem", 60, {"extra_variance": 0.1}, {"extra_variance": 0.002}),
+    "floor_not_held": ("cem", 40, {"std_min": 0.1}, {"std_min": 0.25}),
+    "targets_out_of_range": ("dqn", 60, {"target_max": 11}, {"target_max": 9}),
+    "targets_huge": ("ppo", 60, {"target_min": -500}, {"target_min": -300}),
+    "max_return_far": ("cem", 60, {"return_max": 300}, {"return_max": 105}),
+    "length_constant": ("ppo", 60, {"length_std": 0, "length_mean": 200}, {"length_std": 0.1}),
+    "kl_huge": ("ppo", 60, {"kl": 11}, {"kl": 9}),
+    "kl_high": ("ppo", 60, {"kl": 0.2}, {"kl": 0.05}),
+    "kl_above_usual": ("ppo", 60, {"kl": 0.03}, {"kl": 0.019}),
+    "kl_tiny": ("ppo", 30, {"kl": 1e-6}, {"kl": 1e-4}),
+    "kl_rises": ("ppo", 60, {"kl": 0.09}, {"kl": 0.04}),
+    "update_ratio_high": ("dqn", 60, {"update_ratio": 0.02}, {"update_ratio": 0.005}),
+    "update_ratio_low": ("dqn", 60, {"update_ratio": 1e-6}, {"update_ratio": 1e-5}),
+    "gradient_clipped": ("ppo", 60, {"grad_norm": 3}, {"grad_norm": 0.49}),
+    "explained_variance_negative": ("ppo", 60, {"explained_variance": -0.5}, {"explained_variance": -0.05}),
+    "explained_variance_zero": ("dqn", 60, {"explained_variance": 0.01}, {"explained_variance": 0.1}),
+    "value_bias": ("dqn", 60, {"value_bias": -5}, {"value_bias": -0.4}),
+    "advantage_mean": ("ppo", 60, {"advantage_mean": 5}, {"advantage_mean": 0.4}),
+    "value_bound": ("ppo", 60, {"value_max": 150}, {"value_max": 110}),
+    "value_impossible": ("ppo", 60, {"value_min": -250}, {"value_min": -150}),
+    "soft_divergence": ("dqn", 60, {"value_max": 130}, {"value_max": 110}),
+    "entropy_maximal": ("ppo", 60, {"relative_entropy": 0.99}, {"relative_entropy": 0.9}),
+    "entropy_collapse": ("ppo", 8, {"relative_entropy": 0.01}, {"relative_entropy": 0.2}),
+    "entropy_plateau": ("ppo", 60, {"relative_entropy": np.log(2) / np.log(3)}, {"relative_entropy": 0.6}),
+    "dormant_units": ("dqn", 60, {"dormant_fraction": 0.6}, {"dormant_fraction": 0.45}),
+    "kl_at_floor": ("cem", 60, {"kl_excess": 0.05}, {"kl_excess": 0.5}),
+    "search_widens": ("cem", 60, {"std_mean": 10}, {"std_mean": 1.5}),
+    "worse_than_start": ("dqn", 60, {"return_mean": 5}, {"return_mean": 25}),
+    "fell_back": ("ppo", 60, {"return_mean": 22}, {"return_mean": 70}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_fires_from_where_it_begins_in_the_seed_it_is_in(name):
+    kind, since, bad, _ = LATE[name]
+    metrics, config = healthy(kind)
+    for metric, value in bad.items():
+        metrics[metric][BAD, since:] = value
+    finding = fired(metrics, config, name)
+    assert finding is not None
+    assert finding.seeds == (BAD,)
+    exact = name not in ("fell_back", "kl_rises", "search_widens")  # of these a smoothed series goes beyond it
+    assert finding.onset == since if exact else since <= finding.onset <= since + 10
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_does_not_fire_just_inside_its_limit(name):
+    kind, since, _, good = LATE[name]
+    metrics, config = healthy(kind)
+    for metric, value in good.items():
+        metrics[metric][BAD, since:] = value
+    assert fired(metrics, config, name) is None
+
+
+def ramp(start, stop, since=0):
+    """From `start` at update `since` to `stop` at the end."""
+    return np.interp(COUNT, [since, UPDATES - 1], [start, stop])
+
+
+# Check -> its kind, settings, all of what it looks at for a seed in which it fires, and the update at which it does.
+WHOLE = {
+    "no_signal": ("cem", {}, {"return_mean": -200, "return_max": -200, "return_min": -200, "return_std": 0}, 0),
+    "undiscounted_without_ends": ("ppo", {"gamma": 1.0}, {"episodes": 0}, 0),
+    "values_drift": ("ppo", {"gamma": 1.0}, {"target_mean": ramp(1, 500)}, 50),
+    "overestimation_grows": ("dqn", {}, {"overestimation": ramp(0, 50)}, 30),
+    "policy_stuck": ("dqn", {}, {"action_entropy": healthy("dqn")[0]["entropy"][0]}, 30),
+    "search_collapse": ("cem", {}, {"std_mean": np.where(COUNT < 40, 1, 0.01)}, 40),
+    "policy_apart": ("cem", {}, {"mean_policy_return": np.where(COUNT < 40, 60, -20)}, 40),
+    "no_progress": ("ppo", {}, {"return_mean": 21}, 50),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_fires_on_what_takes_a_whole_training(name):
+    kind, changed, bad, onset = WHOLE[name]
+    metrics, config = healthy(kind)
+    assert fired(metrics, config | {"gamma": 1.0} if name == "values_drift" else config, name) is None
+    for metric, value in bad.items():
+        metrics[metric][BAD] = value
+    finding = fired(metrics, config | changed, name)
+    assert finding is not None
+    assert finding.seeds == (BAD,)
+    assert finding.onset == onset
+
+
+def test_no_signal_wants_a_quarter_of_the_training_and_ends_where_the_return_first_varies():
+    metrics, config = healthy("cem")
+    for name, value in WHOLE["no_signal"][2].items():
+        metrics[name][0, :20] = metrics[name][1, :30] = value
+    finding = fired(metrics, config, "no_signal")
+    assert (finding.seeds, finding.onset, finding.last) == ((1,), 0, 29)
+
+
+def test_throughput_falls_in_all_seeds():
+    metrics, config = healthy("dqn")
+    metrics["steps_per_second"][:, 60:] = 7e4
+    assert fired(metrics, config, "throughput_falls") is None
+    metrics["steps_per_second"][:, 60:] = 2e4
+    finding = fired(metrics, config, "throughput_falls")
+    assert 60 <= finding.onset <= 70
+    assert finding.seeds == ()
+
+
+def test_a_generation_as_long_as_its_longest_episode_is_no_fall_of_throughput():
+    metrics, config = healthy("cem")
+    metrics["steps_per_second"][:, 60:] = 2e4
+    metrics["length_std"][:] = 0  # all episodes are alike
+    assert fired(metrics, config, "throughput_falls") is not None
+    metrics["length_std"][:] = 5
+    assert fired(metrics, config, "throughput_falls") is None
+
+
+@pytest.mark.parametrize(("failed", "disagree"), [(2, False), (3, True)])
+def test_seeds_disagree_from_three_in_ten_on(failed, disagree):
+    metrics, config = healthy("ppo")
+    metrics["return_mean"][:failed] = 25
+    finding = fired(metrics, config, "seeds_disagree")
+    assert (finding is not None) == disagree
+    if finding:
+        assert (finding.onset, finding.seeds, finding.value) == (UPDATES - 1, (), failed / SEEDS)
+
+
+def test_all_checks_are_tested():
+    across = {"throughput_falls", "seeds_disagree"}
+    assert set(CHECKS) == set(LATE) | set(WHOLE) | across
+
+
+def test_every_check_says_what_it_means_what_to_try_and_who_says_so():
+    for one in CHECKS.values():
+        assert one.meaning.endswith("."), one.name
+        assert one.tries, one.name
+        assert one.source, one.name
+        assert set(one.explains) <= set(CHECKS), one.name
+
+
+def test_readme_has_the_table_of_checks():
+    assert verdicts.markdown() in Path(verdicts.__file__).with_name("README.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
+def test_a_healthy_run_has_no_findings(kind):
+    metrics, config = healthy(kind)
+    verdict = diagnose(metrics, config)
+    assert verdict.findings == []
+    assert len(verdict.checked) > 12
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
+def test_undefined_metrics_never_fire(kind):
+    metrics, config = healthy(kind)
+    undefined = {name: np.full_like(x, np.nan) for name, x in metrics.items()}
+    assert diagnose(undefined, config).findings == []
+    for name in metrics:
+        assert diagnose(metrics | {name: undefined[name]}, config).findings == [], name
+        for part in (slice(0, 50), slice(50, None), slice(None, None, 2)):
+            some = metrics[name].copy()
+            some[:, part] = np.nan
+            assert diagnose(metrics | {name: some}, config).findings == [], (name, part)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
+def test_what_a_run_lacks_is_named_and_the_rest_is_checked(kind):
+    metrics, _ = healthy(kind)
+    for name in metrics:
+        rest = {other: x for other, x in metrics.items() if other != name}
+        verdict = diagnose(rest, {}, kind=kind)
+        assert verdict.findings == []
+    assert "setting" in diagnose(metrics, {}).unchecked[{"cem": "extra_variance_off"}.get(kind, "learning_rate_off")]
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
+def test_one_update_of_one_seed_is_checked_for_what_shows_at_once(kind):
+    metrics, config = healthy(kind)
+    one = {name: x[:1, :1].copy() for name, x in metrics.items()}
+    verdict = diagnose(one, config, num_updates=UPDATES)
+    assert verdict.findings == []
+    assert "nonfinite" in verdict.checked
+    assert "1 updates, of the 25" in verdict.unchecked["no_signal"]
+    one["nonfinite"][:] = 1
+    (finding,) = diagnose(one, config, num_updates=UPDATES).findings
+    assert (finding.check, finding.onset, finding.seeds) == ("nonfinite", 0, (0,))
+
+
+def test_an_infinite_metric_fires():
+    metrics, config = healthy("ppo")
+    metrics["kl"][BAD, 70] = np.inf
+    assert fired(metrics, config, "kl_huge").onset == 70
+
+
+def test_one_noisy_value_is_no_finding():
+    metrics, config = healthy("ppo")
+    metrics["kl"][:, ::10] = 0.5
+    assert fired(metrics, config, "kl_high") is None
+
+
+def test_target_kl_moves_the_limit():
+    metrics, config = healthy("ppo")
+    metrics["kl"][BAD, 60:] = 0.05
+    config["target_kl"] = 0.01
+    assert fired(metrics, config, "kl_high").threshold == pytest.approx(0.015)
+
+
+def test_the_box_of_continuous_actions_counts_in_nats():
+    metrics, config = healthy("ppo")
+    metrics["relative_entropy"][:] = -0.5 * PART
+    metrics["entropy"][:] = 1.4 - 0.5 * PART
+    assert diagnose(metrics, config).findings == []
+    metrics["relative_entropy"][BAD, 5:] = -5
+    assert fired(metrics, config, "entropy_collapse").seeds == (BAD,)
+
+
+def test_rounding_is_allowed_for_where_matrix_products_are_not_of_full_precision():
+    metrics, config = healthy("ppo")
+    metrics["first_ratio_error"][:] = 1e-3
+    assert fired(metrics, config, "first_ratio_off") is not None
+    assert fired(metrics, config, "first_ratio_off", exact=False) is None
+    assert verdicts.full_precision(["cpu", "cpu"], None)
+    assert not verdicts.full_precision(["NVIDIA H200"], None)
+    assert verdicts.full_precision(["NVIDIA H200"], "highest")
+
+
+def test_a_sick_run_has_one_leading_finding():
+    metrics, config = healthy("ppo")
+    metrics["relative_entropy"][:, 5:] = 0.001
+    metrics["grad_norm"][:, 10:] = 0
+    metrics["return_mean"][:] = 21
+    (finding,) = [f for f in diagnose(metrics, config).findings if f.worst != "INFO"]
+    assert finding.check == "entropy_collapse"
+    assert {f.check for f in finding.follows} == {"gradient_zero", "no_progress", "max_return_far"}
+    assert finding.worst == "ERROR"
+    assert exit_code([finding]) == 1
+
+
+def one(check, onset=0, last=99, seeds=(0, 1)):
+    c = CHECKS[check]
+    return Finding(check, c.severity, c.title, c.meaning, "", "", onset=onset, last=last, seeds=seeds, num_seeds=8)
+
+
+def test_of_two_that_could_explain_each_other_the_earlier_does():
+    early, late = one("gradient_zero", 5), one("entropy_collapse", 9)
+    assert [f.check for f in grouped([late, early])] == ["gradient_zero"]
+    early, late = one("gradient_zero", 9), one("entropy_collapse", 5)
+    assert [f.check for f in grouped([late, early])] == ["entropy_collapse"]
+
+
+def test_nothing_explains_what_was_over_before_it_or_what_other_seeds_have():
+    later = one("kl_high", 50), one("entropy_maximal", 10, 40)
+    assert len(grouped(later)) == 2
+    elsewhere = one("kl_high", seeds=(0,)), one("entropy_maximal", seeds=(1, 2, 3))
+    assert [f.check for f in grouped(elsewhere)] == ["kl_high", "entropy_maximal"]
+
+
+def test_information_explains_no_warning():
+    assert len(grouped([one("kl_at_floor"), one("no_progress")])) == 2
+
+
+def test_errors_come_first():
+    order = [f.check for f in grouped([one("value_bias"), one("gradient_clipped"), one("kl_negative")])]
+    assert order == ["kl_negative", "value_bias", "gradient_clipped"]
+
+
+def test_a_finding_in_words():
+    metrics, config = healthy("ppo")
+    metrics["kl"][[2, 3, 4, 7], 60:] = 0.2
+    said = headline(fired(metrics, config, "kl_high"))
+    assert said == "KL high (updates 60 to 99, 4 of 8 seeds (2-4, 7); kl 0.2, against 0.1)"
+    assert ranges([]) == ""
+
+
+def test_the_settings_of_a_sweep_are_checked_each_by_itself():
+    metrics, config = healthy("ppo")
+    two = {name: np.stack([x, x]) for name, x in metrics.items()}
+    two["kl"][1, BAD, 60:] = 0.2
+    two["learning_rate"][1] *= 2
+    config["learning_rate"] = [2.5e-4, 5e-4]
+    run = Run("ppo", config, list(range(SEEDS)), two, {}, ["learning_rate"], UPDATES)
+    (finding,) = verdicts.of_run(run).findings
+    assert (finding.check, finding.setting, finding.seeds) == ("kl_high", 1, (BAD,))
+    assert finding.follows[0].setting == 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A short run of CEM."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    config = cem.Config(num_generations=6, population_size=16, num_rollouts=2, num_eval_rollouts=2)
+    rlref.train("cem", config, num_seeds=2, run_dir=path)
+    return path
+
+
+def test_diagnose_reads_a_run(folder, capsys):
+    code = main(["diagnose", str(folder)])
+    said = capsys.readouterr().out
+    assert "cem on CartPole-v1, finished: 2 seeds, 6 updates" in said
+    assert "checks" in said
+    assert code == 0
+    assert main(["diagnose", str(folder), "--json"]) == code
+    report = json.loads(capsys.readouterr().out)
+    assert set(report) == {"findings", "checked", "unchecked"}
+    assert runs.read_json(folder / "summary.json")["findings"] == report["findings"]
+
+
+def test_diagnose_exits_with_1_for_an_error(folder, tmp_path, capsys):
+    metrics = rlref.load(folder).metrics
+    metrics["elite_mean"][1, 3] = -5
+    copy = copied(folder, tmp_path, metrics)
+    assert main(["diagnose", str(copy)]) == 1
+    said = capsys.readouterr().out
+    assert "ERROR  Elites score below the population (update 3, 1 of 2 seeds (1); elite_mean - return_mean" in said
+    assert "Try: look at the sign" in said
+
+
+def test_a_run_that_was_stopped_is_checked_as_far_as_it_got(folder, tmp_path, capsys):
+    metrics = {name: x[:, :2] for name, x in rlref.load(folder).metrics.items()}
+    assert main(["diagnose", str(copied(folder, tmp_path, metrics))]) == 0
+    assert "not checked, for want of 2 updates, of the 3 that it takes" in capsys.readouterr().out
+
+
+def copied(folder, tmp_path, metrics):
+    """The run with other metrics in it."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.npz", "checkpoints"))
+    np.savez(copy / "metrics" / "row000000-update00000000.npz", **metrics)
+    return copy
+
+
+def test_damaged_metrics_are_warned_of_and_the_rest_is_checked(folder, tmp_path, capsys):
+    metrics = rlref.load(folder).metrics
+    copy = copied(folder, tmp_path, {name: x[:, :3] for name, x in metrics.items()})
+    second = copy / "metrics" / "row000000-update00000003.npz"
+    np.savez(second, **{name: x[:, 3:] for name, x in metrics.items()})
+    first = copy / "metrics" / "row000000-update00000000.npz"
+    first.write_bytes(first.read_bytes()[:200])
+    with pytest.warns(UserWarning, match="is damaged"):
+        assert main(["diagnose", str(copy)]) == 0
+    second.write_bytes(b"")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["diagnose", str(copy)]) == 2
+    assert "rlref: error: " in capsys.readouterr().err
+
+
+def test_a_wrong_path_is_one_clear_line(tmp_path, capsys):
+    assert main(["diagnose", str(tmp_path / "none")]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "none" in said

@@ -433,7 +433,9 @@ def diagnose_command(options: argparse.Namespace) -> int:
         log = foreign.read(paths)
         about, unknown = f"a log of {log.source}", log.unknown
         shape = next(iter(log.metrics.values())).shape
-        verdict = verdicts.diagnose(log.metrics, log.config, seeds=log.seeds, kind=log.kind, exact=False)
+        # Not the settings that make a schedule: how their updates are counted differs.
+        config = {name: log.config[name] for name in ("gamma", "target_kl", "max_grad_norm") if name in log.config}
+        verdict = verdicts.diagnose(log.metrics, config, seeds=log.seeds, kind=log.kind, exact=False)
     if options.json:
         print(
             runs.json_text(

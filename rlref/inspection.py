@@ -23,10 +23,11 @@ from scipy.signal import lfilter
 from rlref import envs
 from rlref.errors import UsageError
 from rlref.findings import SEVERITIES, Finding, ranges
-from rlref.random_policy import Array, Collector, Rollout, Subject, flat
+from rlref.random_policy import Array, Collector, Rollout, Subject
 
 EPISODES_PER_ENV = 4
 MAX_STEPS = 2**18  # of all environments together
+MAX_NUMBERS = 2**30  # in all observations
 MAX_DIMENSIONS = 12  # of an observation, looked at one by one
 REPEATS = (1, 2, 4, 8)
 
@@ -92,9 +93,9 @@ CHECKS = {
     "observation_dtype": Check(
         "WARN", "Agents go by the observation itself; the declared dtype is wrong.", "make the two say the same"
     ),
-    "state_changes": Check(
+    "reset_and_step_differ": Check(
         "ERROR",
-        "lax.scan carries the state from step to step, in which shapes and dtypes cannot change.",
+        "lax.scan carries observation and state from step to step, in which shapes and dtypes cannot change.",
         "cast in step, or build it so in reset",
     ),
     "no_auto_reset": Check(
@@ -164,7 +165,7 @@ CHECKS = {
     ),
     "short_horizon": Check(
         "INFO",
-        "What pays off later than 1 / (1 - gamma) steps hardly counts, and an episode is much longer.",
+        "What pays off later than 1 / (1 - gamma) steps hardly counts.",
         "a larger --gamma, or repeated actions",
         _SCHULMAN,
     ),
@@ -280,7 +281,7 @@ def _made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
 def _said(error: BaseException) -> str:
     """An exception in one line, with the last line of the environment's own code that it passed through."""
     first = (str(error).strip().splitlines() or [""])[0]
-    others = ("site-packages", "/lib/python", "<", __file__)
+    others = ("site-packages", "/lib/python", "<", str(Path(__file__).parent))
     own = [f for f in traceback.extract_tb(error.__traceback__) if not any(x in f.filename for x in others)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {first}{where}"
@@ -318,14 +319,14 @@ def _checked(env: Any, params: Any, result: Inspection) -> Subject:
     key = jax.random.key(0)
     obs, state = _shapes(env, "reset", reset, result)
     try:
-        alone = jax.eval_shape(lambda key: unreset(key, reset(key)[1], sample(key)), key)
+        alone, state_alone, *_ = jax.eval_shape(lambda key: unreset(key, reset(key)[1], sample(key)), key)
     except Exception:  # not every environment has one
         alone = None
     try:
         out = _shapes(env, "step", stepped, result)
     except UnusableError:
         if alone is not None:  # gymnax's step fails where it selects between what reset and step_env give
-            _same_types(obs, state, *alone[:2])
+            _same_types(obs, state, alone, state_alone)
         raise
     number = len(out) if isinstance(out, tuple) else 1
     if old := number == 5 and isinstance(out[4], Mapping):
@@ -365,7 +366,7 @@ def _checked(env: Any, params: Any, result: Inspection) -> Subject:
         final = info["final_observation"] if has_final else None
         return obs, state, jnp.asarray(reward, jnp.float32).reshape(()), *ends, final
 
-    tells = alone is not None and not _mismatch(next_obs, alone[0])
+    tells = alone is not None and not _mismatch(next_obs, alone)
     return Subject(spaces["observation_space"], reset, sample, step, (lambda *a: unreset(*a)[0]) if tells else None)
 
 
@@ -478,15 +479,10 @@ def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: f
     """Let a random policy play. Appends to the findings; fills in statistics and samples."""
     say, key = result.findings.append, jax.random.key(seed)
     try:
-        starts = jax.device_get(
-            jax.vmap(lambda key: jax.tree.map(_data, subject.reset(key)))(jax.random.split(key, 64))
-        )
-        firsts = np.array(jax.vmap(flat)(starts[0]))
-        alike = all((x == x[:1]).all() for x in jax.tree.leaves(starts))
         num_envs = int(np.clip(math.ceil(episodes / EPISODES_PER_ENV), 8, 256))
         per_env = math.ceil(episodes / num_envs)
-        max_steps = min(MAX_STEPS, 2**32 // (4 * firsts.shape[1]))
-        collector = Collector(subject, num_envs, (firsts.min(axis=0), firsts.max(axis=0)))
+        collector = Collector(subject, num_envs)
+        max_steps = min(MAX_STEPS, MAX_NUMBERS // collector.size)
         rollout = collector.collect(key, 1, per_env, max_steps)
         whole = rollout.episodes(per_env)[:episodes]
         longest = max((b - a for _, a, b in whole), default=1024)
@@ -502,9 +498,12 @@ def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: f
     target = np.concatenate(targets) if targets else np.zeros(0)
     result.samples = Samples(subject.obs_space, rollout, returns, lengths, target, explored)
     result.statistics |= _statistics(result.samples, whole, gamma)
-    if alike:
-        say(found("reset_ignores_key", "64 resets with different keys are all the same"))
-    result.findings += _endings(rollout, varied=bool((firsts != firsts[:1]).any()), tells=subject.unreset is not None)
+    if collector.alike:
+        say(found("reset_ignores_key", f"{collector.num_starts} resets with different keys are all the same"))
+    endings = _endings(rollout, varied=collector.varied, tells=subject.unreset is not None)
+    result.findings += endings
+    if any(f.check == "no_auto_reset" for f in endings):
+        return  # what it met after that is none of the environment's episodes
     result.findings += _of_observations(rollout, subject.obs_space)
     result.findings += _of_rewards(result.samples, result.statistics, gamma)
     if not rollout.ended.any():
@@ -513,11 +512,6 @@ def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: f
         few = rollout.ended.any(axis=0).all()
         meaning = "" if few else "; only those of the fastest to end, so that lengths and returns are biased"
         say(found("cut", f"{len(whole)} of {episodes} episodes ended within {rollout.ended.size:,} steps{meaning}"))
-
-
-def _data(x: jax.Array) -> jax.Array:
-    """The numbers of a key; anything else as it is."""
-    return jax.random.key_data(x) if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else x
 
 
 def _summary(x: Array) -> dict[str, float]:
@@ -587,14 +581,19 @@ def _endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Finding]:
     stays = own if tells else same
     if for_ever or (stays and (rollout.steps["stray"][ended].mean() > 0.5 or (tells and varied))):
         how = "every step after the first end ends too" if for_ever else "the episode after an end goes on from there"
-        out.append(found("no_auto_reset", how))
+        return [found("no_auto_reset", how)]
+    if rollout.nonfinite:
+        pass  # NaN is like nothing else
     elif tells and rollout.steps["own_final"][ended].mean() < 0.5:
         out.append(found("final_observation_wrong", "at an end it is not what step_env gives"))
     elif same and varied and num_ends >= 8:
         out.append(found("final_observation_wrong", "at every end it is the next episode's first observation"))
+    _, lengths = rollout.returns_and_lengths(rollout.episodes(EPISODES_PER_ENV))
     both = rollout.steps["terminated"] & rollout.steps["truncated"]
     if both[ended].all():
-        out.append(found("always_both", "every end is both terminated and truncated"))
+        # Where all lengths are alike, the task itself may end at its time limit.
+        severity = "INFO" if len(set(lengths)) == 1 else ""
+        out.append(found("always_both", "every end is both terminated and truncated", severity))
     if ended.shape[1] > 1 and num_ends < ended.size and (ended.any(axis=1) == ended.all(axis=1)).all():
         out.append(found("resets_in_step", f"every episode has {firsts[0]} steps"))
     return out
@@ -665,20 +664,29 @@ def _of_rewards(samples: Samples, statistics: Mapping[str, Any], gamma: float) -
         out.append(found("reward_outliers", "the largest reward is far from the usual ones", **measured))
     if len(samples.targets) and (furthest := float(np.abs(samples.targets).max())):
         measured = {"value": furthest, "what": "max |value target|", "threshold": 10 if furthest > 10 else 0.1}
-        advice = f"a reward multiplier of {3 / furthest:.2g} brings them into [-3, 3]"
+        multiplier = f"a reward multiplier of {3 / furthest:.2g}"
         if furthest > 10:
-            out.append(found("value_targets", f"large: {advice}", "WARN" if furthest > 100 else "", **measured))
+            out.append(
+                found(
+                    "value_targets",
+                    f"large: {multiplier} brings them into [-3, 3]",
+                    "WARN" if furthest > 100 else "",
+                    **measured,
+                )
+            )
         elif furthest < 0.1:
-            out.append(found("value_targets", f"tiny: {advice}", **measured))
+            out.append(
+                found("value_targets", f"tiny: {multiplier}, if a better policy gets no larger ones", **measured)
+            )
     if gamma == 1 and not r.steps["terminated"].any():
         out.append(found("undiscounted", "gamma is 1, and no episode is terminated"))
     elif len(returns) and gamma < 1:
         horizon, length = 1 / (1 - gamma), float(samples.lengths.mean())
         measured = {"value": horizon, "what": "1 / (1 - gamma)"}
-        if horizon < length / 5:
+        if horizon * 5.001 < length:
             # Where rewards come more rarely than that, most steps hear of none.
             severity = "WARN" if statistics["reward"]["nonzero"] * horizon < 1 else ""
-            title = f"of a mean episode's {length:.4g} steps"
+            title = f"discounting reaches {horizon:.4g} steps ahead, a mean episode has {length:.4g}"
             out.append(found("short_horizon", title, severity, threshold=length / 5, **measured))
         elif horizon > 50 * length and not ended.all():
             out.append(

@@ -152,6 +152,7 @@ def _action_repeat(samples: Samples) -> Figure:
     dims = np.sort(np.argsort(-std, kind="stable")[:2])
     figure = Figure((12, 3.9), layout="constrained")
     top = max(x.std.max() for x in samples.explored.values())
+    countable = any(x.distinct < x.num_steps / 2 for x in samples.explored.values())
     shared = None
     for i, (repeat, x) in enumerate(samples.explored.items()):
         shared = axes = figure.add_subplot(1, len(samples.explored), i + 1, sharex=shared, sharey=shared)
@@ -161,8 +162,8 @@ def _action_repeat(samples: Samples) -> Figure:
             title += f", length {lengths.mean():.4g}\nreturn {returns.mean():.4g}, at most {returns.max():.4g}"
         else:
             title += "\nno episode ended"
-        if x.distinct < x.num_steps / 2:
-            title += f"\n{x.distinct:,} different observations in {x.num_steps:,} steps"
+        if countable:
+            title += f"\n{x.distinct:,} observations in {x.num_steps:,} steps"
         if is_image(shape):
             planes = x.std.reshape(*shape[:2], -1)
             drawn = axes.imshow(planes.max(axis=-1), vmin=0, vmax=top, interpolation="nearest")
@@ -177,5 +178,5 @@ def _action_repeat(samples: Samples) -> Figure:
         if i == 0 and not is_image(shape):
             axes.set_ylabel("share of steps" if len(dims) == 1 else f"observation {dims[1]}")
         axes.set_title(title, fontsize=9)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=8, labelleft=i == 0)
     return figure

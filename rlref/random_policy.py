@@ -14,8 +14,9 @@ import numpy as np
 Array: TypeAlias = np.ndarray
 
 CHUNK = 128  # steps whose results come to the host together
-MAX_BYTES = 2**25  # of a chunk's observations, and of those kept
+MAX_BYTES = 2**24  # of a chunk's observations, and of those kept
 MAX_KEPT = 20_000  # observations
+MIN_STARTS = 64  # resets that are compared
 
 
 class Subject(NamedTuple):
@@ -84,8 +85,8 @@ def flat(obs: Any) -> jax.Array:
     return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(obs)])
 
 
-def _stepper(subject: Subject, near: tuple[Array, Array]) -> Callable[..., Any]:
-    """One step of one environment, for `lax.scan`; `near` is the range `[D]` of what resets show.
+def _stepper(subject: Subject) -> Callable[..., Any]:
+    """One step of one environment, for `lax.scan`, with the range `[D]` of what resets show as `near`.
 
     Of each step it gives what the policy saw, reward, terminated, truncated, and: `same`, the next observation is the
     final one; `stray`, it is none of a reset; `own_next`, `own_final`: it, the final one, is what this step led to.
@@ -94,7 +95,7 @@ def _stepper(subject: Subject, near: tuple[Array, Array]) -> Callable[..., Any]:
     def close(a: jax.Array, b: jax.Array) -> jax.Array:
         return (jnp.abs(a - b) <= 1e-5 * (1 + jnp.abs(b))).all()
 
-    def step(repeat: jax.Array, carry: Any, key: jax.Array) -> Any:
+    def step(repeat: jax.Array, near: tuple[jax.Array, jax.Array], carry: Any, key: jax.Array) -> Any:
         obs, state, held, age, low, high = carry
         key_act, key_env = jax.random.split(key)
         action = jax.tree.map(lambda x, y: jnp.where(age % repeat == 0, x, y), subject.sample(key_act), held)
@@ -115,26 +116,43 @@ def _stepper(subject: Subject, near: tuple[Array, Array]) -> Callable[..., Any]:
     return step
 
 
+def data(x: jax.Array) -> jax.Array:
+    """The numbers of keys; anything else as it is."""
+    return jax.random.key_data(x) if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else x
+
+
 class Collector:
     """A random policy in `num_envs` environments, whose steps come to the host in chunks; compiled once."""
 
-    def __init__(self, subject: Subject, num_envs: int, near: tuple[Array, Array]) -> None:
-        step, size = _stepper(subject, near), near[0].size
-        length = int(np.clip(MAX_BYTES // (4 * size * num_envs), 1, CHUNK))
-        self.num_envs, self.length = num_envs, length
-        self.kept = MAX_BYTES // (4 * size)
+    def __init__(self, subject: Subject, num_envs: int) -> None:
+        step = _stepper(subject)
+        key = jax.random.key(0)
+        self.num_envs, self.size = num_envs, jax.eval_shape(lambda: flat(subject.reset(key)[0])).size
+        length = self.length = int(np.clip(MAX_BYTES // (4 * self.size * num_envs), 1, CHUNK))
+        bound = np.full((num_envs, self.size), np.inf, np.float32)
 
         @jax.jit
         def start(key: jax.Array) -> Any:
-            obs, state = jax.vmap(subject.reset)(jax.random.split(key, num_envs))
-            action = jax.vmap(subject.sample)(jax.random.split(key, num_envs))
-            bound = jnp.full((num_envs, size), jnp.inf)
-            return obs, state, action, jnp.zeros(num_envs, jnp.int32), bound, -bound
+            keys = jax.random.split(key, num_envs)
+            obs, state = jax.vmap(subject.reset)(keys)
+            carry = obs, state, jax.vmap(subject.sample)(keys), jnp.zeros(num_envs, jnp.int32), bound, -bound
+            # What is weakly typed here is not after a step: `chunk` would be compiled for both.
+            carry = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
+            return carry, jax.vmap(flat)(obs), jax.tree.map(data, (obs, state))
+
+        starts = [start(key)[1:] for key in jax.random.split(key, -(-MIN_STARTS // num_envs))]
+        firsts, leaves = (jax.tree.map(lambda *x: np.concatenate(x), *part) for part in zip(*starts, strict=True))
+        self.num_starts = len(firsts)
+        self.near = firsts.min(axis=0), firsts.max(axis=0)
+        self.varied = bool((self.near[0] != self.near[1]).any())
+        """whether resets show different observations"""
+        self.alike = all((x == x[:1]).all() for x in jax.tree.leaves(leaves))
+        """whether all resets give the same observation and state"""
 
         @jax.jit
-        def chunk(carry: Any, key: jax.Array, repeat: jax.Array) -> Any:
+        def chunk(carry: Any, key: jax.Array, repeat: jax.Array, near: Any) -> Any:
             def steps(carry: Any, key: jax.Array) -> Any:
-                return jax.vmap(step, (None, 0, 0))(repeat, carry, jax.random.split(key, num_envs))
+                return jax.vmap(step, (None, None, 0, 0))(repeat, near, carry, jax.random.split(key, num_envs))
 
             return jax.lax.scan(steps, carry, jax.random.split(key, length))
 
@@ -144,8 +162,7 @@ class Collector:
         """Until each environment has ended `per_env` episodes, or `max_steps` of them all are done."""
         rng, share, t = np.random.default_rng(0), 1.0, 0
         key, key_start = jax.random.split(key)
-        carry = self.start(key_start)
-        size = carry[-1].shape[1]
+        carry, size = self.start(key_start)[0], self.size
         count, mean, square = np.zeros(size), np.zeros(size), np.zeros(size)
         low, high, nonfinite = np.full(size, np.inf), np.full(size, -np.inf), 0
         parts, firsts, kept = [], [], np.zeros((0, size), np.float32)
@@ -153,7 +170,7 @@ class Collector:
         ends, open_first = np.zeros(self.num_envs), True
         while ends.min() < per_env and (t == 0 or (t + self.length) * self.num_envs <= max_steps):
             key, key_chunk = jax.random.split(key)
-            carry, seen = self.chunk(carry, key_chunk, repeat)
+            carry, seen = self.chunk(carry, key_chunk, repeat, self.near)
             seen = jax.device_get(seen)
             obs = seen.pop("obs")
             parts.append(seen)
@@ -178,7 +195,7 @@ class Collector:
             square += ((rows - part) ** 2).sum(axis=0, where=good) + delta**2 * (count - n) * n / np.maximum(count, 1)
             mean += delta * n / np.maximum(count, 1)
             kept = np.concatenate([kept, rows[rng.random(len(rows)) < share]])
-            while len(kept) > min(self.kept, 20_000):
+            while len(kept) > min(MAX_BYTES // (4 * size), MAX_KEPT):
                 kept, share = kept[rng.random(len(kept)) < 0.5], share / 2
         final_low, final_high = np.asarray(carry[-2]).min(axis=0), np.asarray(carry[-1]).max(axis=0)
         if ends.any():

@@ -397,7 +397,8 @@ def floor_not_held(m: Series) -> Look:
 )  # fmt: skip
 def no_signal(m: Series) -> Look:
     """Neither reward nor return has varied since the first update: there is nothing to learn from."""
-    spread = np.fmax.accumulate(m["return_max"], axis=1) - np.fmin.accumulate(m["return_min"], axis=1)
+    high, low = ("return_max", "return_min") if "return_max" in m else ("return_mean", "return_mean")
+    spread = np.fmax.accumulate(m[high], axis=1) - np.fmin.accumulate(m[low], axis=1)
     if "reward_max" in m:
         of_rewards = np.fmax.accumulate(m["reward_max"], axis=1) - np.fmin.accumulate(m["reward_min"], axis=1)
         spread = np.fmax(spread, of_rewards)
@@ -512,21 +513,21 @@ def kl_rises(m: Series) -> Look:
 
 
 @check(
-    "WARN", GRADIENT, "Steps too large", "update_ratio", source="CS231n", window=0.05,
+    "WARN", GRADIENT, "Steps too large", "update_ratio", source="CS231n", window=0.01,
     explains=("kl_high", "kl_huge", "kl_rises", *CRITIC, *POLICY), tries="lower the learning rate",
 )  # fmt: skip
 def update_ratio_high(m: Series) -> Look:
-    """Optimiser steps are large beside the parameters: about 1/1000 is healthy."""
-    return above(m["update_ratio"], 1e-2, where=early_rate(m))
+    """Optimiser steps are large beside the parameters: about 1/1000 is usual."""
+    return above(m["update_ratio"], 5e-3, where=early_rate(m))
 
 
 @check(
-    "WARN", GRADIENT, "Steps too small", "update_ratio", source="CS231n", window=0.05,
-    explains=("kl_tiny", *OUTCOME), tries="raise the learning rate",
+    "INFO", GRADIENT, "Steps small", "update_ratio", source="CS231n", window=0.05, explains=("kl_tiny",),
+    tries="raise the learning rate, unless the values are learned already",
 )  # fmt: skip
 def update_ratio_low(m: Series) -> Look:
-    """Optimiser steps are tiny beside the parameters: about 1/1000 is healthy."""
-    return below(m["update_ratio"], 5e-6, where=early_rate(m))
+    """Optimiser steps are tiny beside the parameters: about 1/1000 is usual."""
+    return below(m["update_ratio"], 1e-4, where=early_rate(m))
 
 
 def early_rate(m: Series) -> np.ndarray:

@@ -10,6 +10,7 @@ it was takes no effect there, and is left out.
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import sys
@@ -27,11 +28,15 @@ from scores import BENCHMARKS
 
 import rlref
 from rlref import envs
+from rlref.agents import load_agent
 from rlref.findings import Finding
 from rlref.verdicts import CHECKS, diagnose
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "runs" / "calibration"
+RESULTS = ROOT / "scripts" / "results" / "verdicts.json"
+README = ROOT / "rlref" / "README.md"
+BEGIN, END = "<!-- written by scripts/calibrate_verdicts.py -->\n", "<!-- to here -->\n"
 
 
 class Case(NamedTuple):
@@ -74,6 +79,11 @@ HEALTHY = {
     "cem": ("CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1"),
     "dqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Catch-bsuite"),
 }
+GOOD = {
+    "CartPole-v1": 150, "Acrobot-v1": -110, "Pendulum-v1": -400, "Catch-bsuite": 0.6, "MountainCar-v0": -150,
+    "MountainCarContinuous-v0": 85,
+}  # fmt: skip
+"""the score from which a seed of a healthy training counts as healthy: far above a random policy's"""
 SHORT: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 150_000},
     "dqn": {"total_timesteps": 100_000},
@@ -137,6 +147,8 @@ def corpus() -> list[Case]:
         for env_id in TRIED[agent]:
             settings = settings_of(agent, env_id) | SHORT[agent]
             for bug in bugs:
+                if bug.component in ("metrics", "evaluation"):  # they do not touch the training
+                    continue
                 edits = ((bug.old, bug.new),)
                 cases.append(Case(agent, env_id, f"bug: {bug.name}", settings, BUG_SEEDS, "", edits, bug.component))
     return cases
@@ -204,6 +216,15 @@ def lowered(module: ModuleType, config: Any, env: Any, params: Any) -> str:
     return jax.jit(agent.init).lower(key).as_text() + jax.jit(agent.update).lower(state, step).as_text()
 
 
+@functools.cache
+def without_bug(agent: str, env_id: str) -> str:
+    """What `lowered` gives of the agent as it is."""
+    module = load_agent(agent)
+    env, params = envs.make_env(env_id)
+    config = module.Config(env_id=env_id, **(settings_of(agent, env_id) | SHORT[agent]))
+    return lowered(module, config, env, params)
+
+
 def train(case: Case, folder: Path) -> str:
     """Train a case and keep its metrics; returns what came of it."""
     module = module_of(case, folder)
@@ -212,10 +233,7 @@ def train(case: Case, folder: Path) -> str:
     config = module.Config(env_id=case.env_id, **case.settings)
     kept: dict[str, Any] = {"agent": case.agent, "config": vars(config)}
     if case.component:
-        from rlref.agents import load_agent
-
-        right = load_agent(case.agent)
-        if lowered(module, config, env, params) == lowered(right, right.Config(**vars(config)), env, params):
+        if lowered(module, config, env, params) == without_bug(case.agent, case.env_id):
             np.savez(case.path, about=json.dumps(kept | {"no effect": True}))
             return "takes no effect"
     try:
@@ -223,8 +241,16 @@ def train(case: Case, folder: Path) -> str:
     except Exception as error:  # a bug that shows by itself: nothing to diagnose
         np.savez(case.path, about=json.dumps(kept | {"error": f"{type(error).__name__}: {error}"[:200]}))
         return f"{type(error).__name__}"
+    if run.summary["status"] == "interrupted":
+        sys.exit(1)
     np.savez(case.path, about=json.dumps(kept), **run.metrics)  # type: ignore[arg-type]
     return f"{np.nanmedian(run.scores):.4g}"
+
+
+def load(case: Case) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What was kept of a case: about it, and its metrics."""
+    with np.load(case.path) as file:
+        return json.loads(str(file["about"])), {name: file[name] for name in file if name != "about"}
 
 
 def names(found: Sequence[Finding]) -> set[str]:
@@ -234,14 +260,14 @@ def names(found: Sequence[Finding]) -> set[str]:
 
 def judged(case: Case, rest: int) -> list[dict[str, Any]]:
     """What the verdicts say of each seed whose number is `rest` modulo 2, as of a run of its own."""
-    with np.load(case.path) as file:
-        about, metrics = json.loads(str(file["about"])), {name: file[name] for name in file if name != "about"}
+    kept, metrics = load(case)
     rows = []
     for seed in range(rest, case.num_seeds, 2):
-        one = diagnose({name: x[seed : seed + 1] for name, x in metrics.items()}, about["config"]).findings
+        one = diagnose({name: x[seed : seed + 1] for name, x in metrics.items()}, kept["config"]).findings
         score = metrics.get("mean_policy_return", metrics["return_mean"])[seed]
         rows.append(
             {
+                "agent": case.agent,
                 "found": sorted(names(one)),
                 "leading": one[0].check if one and one[0].worst != "INFO" else "",
                 "score": float(score[np.isfinite(score)][-1]) if np.isfinite(score).any() else float("nan"),
@@ -255,26 +281,114 @@ def alarms(found: Iterable[str]) -> list[str]:
     return [name for name in found if CHECKS[name].severity != "INFO"]
 
 
-def healthy_score(case: Case, rest: int) -> float:
-    """The lowest score of a seed of the same settings without a fault, of all but the worst sixteenth."""
-    same = [c for c in corpus() if not c.fault and (c.agent, c.env_id) == (case.agent, case.env_id)]
-    scores = sorted(row["score"] for row in judged(same[-1], rest))
-    return scores[len(scores) // 16]
-
-
 def is_right(case: Case, check: str) -> bool:
     """Whether a check names what is wrong."""
-    return check in CAUSES[case.agent, case.component or case.fault].split()
+    return check in CAUSES[case.agent][case.component or case.fault].split()
 
 
-def judge() -> None:
-    """Judge the half of the seeds that no threshold was set on; write the table."""
+def percent(count: int, of: int) -> str:
+    return f"{100 * count / of:.1f} %" if of else ""
+
+
+class Tally:
+    """Of seeds with a fault: how many there are, how many are warned of, and of how many the cause leads."""
+
+    def __init__(self) -> None:
+        self.seeds = self.hit = self.right = 0
+
+    def add(self, case: Case, rows: list[dict[str, Any]]) -> None:
+        self.seeds += len(rows)
+        self.hit += sum(bool(alarms(row["found"])) for row in rows)
+        self.right += sum(is_right(case, row["leading"]) for row in rows)
+
+    def cells(self) -> str:
+        return f"{self.seeds} | {percent(self.hit, self.seeds)} | {percent(self.right, self.seeds)}"
+
+
+def judge(rest: int) -> tuple[dict[str, Any], str]:
+    """What the verdicts say of the seeds whose number is `rest` modulo 2: as data, and as tables."""
     cases = [case for case in corpus() if case.path.exists() and {"no effect", "error"}.isdisjoint(about(case))]
-    healthy = {case: judged(case, 1) for case in cases if not case.fault}
-    good = [row for case, rows in healthy.items() for row in rows if row["score"] >= GOOD[case.env_id]]
-    lines = {name: {"healthy": 0, "of": 0, "sick": 0, "of sick": 0, "leads": 0} for name in CHECKS}
-    for case, rows in healthy.items():
-        print(case.name, len(rows), [r["leading"] for r in rows if r["leading"]])
+    rows = {case.name: judged(case, rest) for case in cases}
+    healthy = [case for case in cases if not case.fault]
+    good = [row for case in healthy for row in rows[case.name] if row["score"] >= GOOD[case.env_id]]
+    failed = [row for case in healthy for row in rows[case.name] if not row["score"] >= GOOD[case.env_id]]
+
+    # A planted bug counts where it does harm: in seeds that end below all healthy ones of the same settings.
+    lowest = {(c.agent, c.env_id): min(row["score"] for row in rows[c.name]) for c in healthy}
+    faults: dict[tuple[str, str], Tally] = {}
+    harmless, quiet, sick = Tally(), [], []
+    for case in cases:
+        if not case.fault:
+            continue
+        if case.component:
+            harmed = [row for row in rows[case.name] if not row["score"] >= lowest[case.agent, case.env_id]]
+            harmless.add(case, [row for row in rows[case.name] if row not in harmed])
+            counted, what = harmed, "planted bugs that do harm"
+        else:
+            counted, what = rows[case.name], case.fault
+        faults.setdefault((case.agent, what), Tally()).add(case, counted)
+        sick += [(case, row) for row in counted]
+        if counted and not any(alarms(row["found"]) for row in counted):
+            quiet.append(case)
+    by_agent = {agent: [(c, row) for c, row in sick if c.agent == agent] for agent in HEALTHY}
+
+    lines = [
+        f"Healthy: {len(good)} seeds of {len(healthy)} trainings that reached what they should. {len(failed)} more did "
+        f"not, and {sum(bool(alarms(row['found'])) for row in failed)} of those are warned of.",
+        "",
+        "| check | severity | false alarms | per seed | fires in unhealthy seeds | leads |",
+        "|---|---|---|---|---|---|",
+    ]
+    worst = {"ERROR": 0.0, "WARN": 0.0, "INFO": 0.0}
+    for name, one in CHECKS.items():
+        of = [row for row in good if row["agent"] in one.kinds] if not one.across else None
+        if of is None:
+            runs_of = [case for case in healthy if case.agent in one.kinds]
+            count, total = sum(name in across(case, rest) for case in runs_of), len(runs_of)
+        else:
+            count, total = sum(name in row["found"] for row in of), len(of)
+        share = count / total if total else 0.0
+        worst[one.severity] = max(worst[one.severity], share)
+        fires = sum(name in row["found"] for _, row in sick)
+        leads = sum(name == row["leading"] for _, row in sick)
+        unit = " runs" if one.across else ""
+        lines.append(f"| `{name}` | {one.severity} | {count} of {total}{unit} | {percent(count, total)} | {fires} | {leads} |")
+    lines += ["", "| agent | what is wrong | seeds | warned of | the cause leads |", "|---|---|---|---|---|"]
+    for (agent, what), tally in sorted(faults.items()):
+        lines.append(f"| {agent.upper()} | {what} | {tally.cells()} |")
+    for agent, pairs in by_agent.items():
+        total = Tally()
+        for case, row in pairs:
+            total.add(case, [row])
+        lines.append(f"| {agent.upper()} | **all** | {total.cells()} |")
+    everything = Tally()
+    for case, row in sick:
+        everything.add(case, [row])
+    lines.append(f"| all | **all** | {everything.cells()} |")
+    bugs = [case for case in cases if case.component]
+    lines += [
+        "",
+        f"{len(bugs)} of the catalogue's bugs take effect in these trainings. Of their {harmless.seeds} seeds that do no worse "
+        f"than the worst healthy one, which are not counted above, {harmless.hit} are warned of, "
+        f"{harmless.right} under the right cause.",
+    ]
+    if quiet:
+        lines[-1] += " Harm that goes unnoticed: " + ", ".join(c.fault.removeprefix("bug: ") + f" ({c.agent.upper()})" for c in quiet) + "."
+    data = {
+        "seeds": "odd" if rest else "even",
+        "false_alarms": worst,
+        "hit": everything.hit / max(everything.seeds, 1),
+        "right": everything.right / max(everything.seeds, 1),
+        "rows": rows,
+    }
+    return data, "\n".join(lines) + "\n"
+
+
+def across(case: Case, rest: int) -> set[str]:
+    """The checks that fire on all seeds of a half together."""
+    kept, metrics = load(case)
+    half = {name: x[rest::2] for name, x in metrics.items()}
+    return {f for f in names(diagnose(half, kept["config"]).findings) if CHECKS[f].across}
 
 
 def main() -> None:
@@ -282,11 +396,18 @@ def main() -> None:
     parser.add_argument("command", nargs="?", choices=("train", "judge"), default="judge")
     parser.add_argument("names", nargs="*", help="those whose name begins so")
     parser.add_argument("--part", default="0/1", help="the I-th of N parts, I/N, for several processes")
+    parser.add_argument("--even", action="store_true", help="the half of the seeds that thresholds are set on; print only")
     options = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
     cases = [case for case in corpus() if not options.names or case.name.startswith(tuple(options.names))]
     if options.command == "judge":
-        judge()
+        data, tables = judge(0 if options.even else 1)
+        print(tables)
+        if not options.even:
+            RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+            text = README.read_text()
+            before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+            README.write_text(before + BEGIN + tables + END + after)
         return
     index, parts = map(int, options.part.split("/"))
     warnings.simplefilter("ignore")

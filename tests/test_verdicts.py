@@ -10,10 +10,10 @@ import pytest
 
 import rlref
 from rlref import cem, dqn, ppo, runs, verdicts
-from rlref.cli import main
-from rlref.findings import Finding, exit_code, headline, ranges
+from rlref.cli import Terminal, TrainOptions, main, shown
+from rlref.findings import Finding, exit_code, headline, ranges, to_json
 from rlref.runs import Run
-from rlref.verdicts import CHECKS, diagnose, grouped
+from rlref.verdicts import CHECKS, Diagnosis, diagnose, grouped
 
 SEEDS, UPDATES = 8, 100
 BAD = 5  # the seed that things happen to
@@ -113,8 +113,8 @@ LATE = {
     "kl_above_usual": ("ppo", 60, {"kl": 0.03}, {"kl": 0.019}),
     "kl_tiny": ("ppo", 30, {"kl": 1e-6}, {"kl": 1e-4}),
     "kl_rises": ("ppo", 60, {"kl": 0.09}, {"kl": 0.04}),
-    "update_ratio_high": ("dqn", 60, {"update_ratio": 0.02}, {"update_ratio": 0.005}),
-    "update_ratio_low": ("dqn", 60, {"update_ratio": 1e-6}, {"update_ratio": 1e-5}),
+    "update_ratio_high": ("dqn", 60, {"update_ratio": 0.02}, {"update_ratio": 0.004}),
+    "update_ratio_low": ("dqn", 60, {"update_ratio": 1e-5}, {"update_ratio": 2e-4}),
     "gradient_clipped": ("ppo", 60, {"grad_norm": 3}, {"grad_norm": 0.49}),
     "explained_variance_negative": ("ppo", 60, {"explained_variance": -0.5}, {"explained_variance": -0.05}),
     "explained_variance_zero": ("dqn", 60, {"explained_variance": 0.01}, {"explained_variance": 0.1}),
@@ -449,3 +449,28 @@ def test_a_wrong_path_is_one_clear_line(tmp_path, capsys):
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "none" in said
+
+
+def test_the_training_display_shows_the_leading_finding_as_it_comes():
+    display = Terminal()
+    step = {"steps_per_second": np.ones((1, 1))}
+    try:
+        display.progress(1, 3, step, lambda: Diagnosis([], [], {}))
+        assert display.verdict.plain == "healthy so far"
+        display.progress(2, 3, step, lambda: pytest.fail("asked again at once"))
+        display.next_verdict = 0
+        display.progress(3, 3, step, lambda: Diagnosis([one("kl_tiny"), one("kl_high")], [], {}))
+        assert display.verdict.plain == "WARN: KL high (updates 0 to 99, 2 of 8 seeds (0-1))"
+    finally:
+        display.live.stop()
+
+
+@pytest.mark.parametrize(("check", "code"), [("kl_high", 0), ("kl_huge", 1), ("entropy_collapse", 1)])
+def test_a_training_with_an_error_exits_with_1(check, code, capsys):
+    found = one(check)
+    if check == "entropy_collapse":
+        found = grouped([found, one("gradient_zero", 9)])[0]
+    summary = {"status": "finished", "nonfinite": [], "findings": [to_json(found)]}
+    run = Run("ppo", {}, [0], {}, summary)
+    assert shown(TrainOptions(json=True), lambda display: run) == code
+    assert json.loads(capsys.readouterr().out)["findings"][0]["check"] == check

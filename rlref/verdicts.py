@@ -76,9 +76,7 @@ class Series:
 
     def at_start(self, x: np.ndarray) -> np.ndarray:
         """Mean over the first updates, `[S, 1]`; NaN where none is defined."""
-        early = np.where(self.first, x, np.nan)
-        count = np.isfinite(early).sum(1, keepdims=True)
-        return np.where(count > 0, np.nansum(early, 1, keepdims=True) / np.maximum(count, 1), np.nan)
+        return mean_where(x, self.first)
 
     @property
     def actions(self) -> np.ndarray:
@@ -118,6 +116,13 @@ def rolling_sum(x: np.ndarray, window: int) -> np.ndarray:
     total = np.cumsum(x, axis=-1, dtype=np.float64)
     total[..., window:] -= total[..., :-window].copy()
     return total
+
+
+def mean_where(x: np.ndarray, where: Any) -> np.ndarray:
+    """Mean over those updates that are defined, `[S, 1]`; NaN where none is."""
+    some = np.isfinite(x) & where
+    count = some.sum(axis=1, keepdims=True)
+    return np.where(count > 0, np.where(some, x, 0).sum(axis=1, keepdims=True) / np.maximum(count, 1), np.nan)
 
 
 class Check(NamedTuple):
@@ -807,7 +812,7 @@ def fell_back(m: Series) -> Look:
 
 
 @check(
-    "WARN", ALL, "Throughput falls", "steps_per_second, of its start", source="Jones 2021, Rahtz 2018", window=0.1,
+    "INFO", ALL, "Throughput falls", "steps_per_second, of its start", source="Jones 2021, Rahtz 2018", window=0.1,
     share=0.9, across=True, tries="profile: a leak, a recompilation, or another process on the machine",
 )  # fmt: skip
 def throughput_falls(m: Series) -> Look:
@@ -815,8 +820,7 @@ def throughput_falls(m: Series) -> Look:
     speed = m["steps_per_second"]
     if m.kind == "cem":  # a generation takes as long as its longest episode
         speed = np.where(m["length_std"] == 0, speed, np.nan)
-    early = np.where((m.progress > 0.1) & (m.progress <= 0.3), speed, np.nan)
-    start = np.nanmedian(early, axis=1, keepdims=True) if np.isfinite(early).any() else np.nan
+    start = mean_where(speed, (m.progress > 0.1) & (m.progress <= 0.3))
     return below(m.smooth(speed) / start, 0.5, where=m.progress > 0.5)
 
 

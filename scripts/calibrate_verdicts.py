@@ -56,6 +56,11 @@ class Case(NamedTuple):
     """of a planted bug: the part of the agent that it is in"""
 
     @property
+    def may_be_harmless(self) -> bool:
+        """Whether it counts as unhealthy only in the seeds that end below all healthy ones."""
+        return bool(self.component) or self.agent == "cem" and self.fault != "no rewards"
+
+    @property
     def name(self) -> str:
         short = " short" if self.agent != "cem" and SHORT[self.agent].items() <= self.settings.items() else ""
         return f"{self.agent}/{self.env_id}/{self.fault or 'healthy'}{short * (not self.fault)}"
@@ -263,7 +268,9 @@ def judged(case: Case, rest: int) -> list[dict[str, Any]]:
     kept, metrics = load(case)
     rows = []
     for seed in range(rest, case.num_seeds, 2):
-        one = diagnose({name: x[seed : seed + 1] for name, x in metrics.items()}, kept["config"]).findings
+        # Without the throughput: what else the machine did is no fault of the run's.
+        of_seed = {name: x[seed : seed + 1] for name, x in metrics.items() if name != "steps_per_second"}
+        one = diagnose(of_seed, kept["config"]).findings
         score = metrics.get("mean_policy_return", metrics["return_mean"])[seed]
         rows.append(
             {
@@ -279,6 +286,76 @@ def judged(case: Case, rest: int) -> list[dict[str, Any]]:
 def alarms(found: Iterable[str]) -> list[str]:
     """Of checks, those that warn."""
     return [name for name in found if CHECKS[name].severity != "INFO"]
+
+
+CAUSES = {
+    "ppo": {
+        "learning rate x 30": "update_ratio_high kl_high kl_huge kl_rises",
+        "no exploration, rewards x 100": "targets_huge entropy_collapse no_signal",
+        "frozen critic": "explained_variance_zero explained_variance_negative value_bias advantage_mean",
+        "stale data": "first_ratio_off kl_rises",
+        "gamma 1 without ends": "undiscounted_without_ends values_drift",
+        "no rewards": "no_signal",
+        "action distribution": "first_ratio_off entropy_maximal entropy_collapse entropy_plateau kl_negative",
+        "advantages": "value_bound value_impossible value_bias advantage_mean explained_variance_zero "
+        "explained_variance_negative values_drift",
+        "batch": "advantage_mean value_bias value_bound value_impossible explained_variance_zero "
+        "explained_variance_negative worse_than_start",
+        "clipping of actions": "first_ratio_off",
+        "entropy bonus": "entropy_maximal entropy_collapse entropy_plateau",
+        "gradient steps": "gradient_steps_off update_ratio_high kl_high kl_huge gradient_zero parameters_frozen "
+        "ratio_never_moves explained_variance_zero explained_variance_negative value_bias",
+        "learning rate": "learning_rate_off update_ratio_high",
+        "minibatches": "gradient_steps_off",
+        "network": "dormant_units first_ratio_off explained_variance_zero explained_variance_negative",
+        "observation normalisation": "first_ratio_off dormant_units explained_variance_zero "
+        "explained_variance_negative",
+        "policy loss": "first_ratio_off ratio_never_moves worse_than_start entropy_maximal entropy_collapse kl_high "
+        "kl_huge kl_rises",
+        "random keys": "no_signal seeds_disagree",
+        "reward scaling": "targets_huge value_bound value_impossible value_bias advantage_mean",
+        "rollout": "first_ratio_off value_bound value_impossible worse_than_start",
+        "value loss": "explained_variance_zero explained_variance_negative value_bias value_bound value_impossible "
+        "advantage_mean",
+    },
+    "dqn": {
+        "learning rate x 30": "update_ratio_high value_bound value_impossible",
+        "no exploration, rewards x 100": "targets_huge no_signal policy_stuck",
+        "frozen critic": "parameters_frozen",
+        "stale data": "buffer_off sample_age_off",
+        "gamma 1 without ends": "undiscounted_without_ends values_drift",
+        "no rewards": "no_signal",
+        "acting": "policy_stuck worse_than_start epsilon_off",
+        "exploration": "epsilon_off policy_stuck no_signal",
+        "gradient steps": "parameters_frozen gradient_steps_off update_ratio_high gradient_zero value_bound "
+        "value_impossible",
+        "learning rate": "learning_rate_off update_ratio_high parameters_frozen",
+        "loss": "explained_variance_zero explained_variance_negative value_bias value_bound value_impossible "
+        "update_ratio_high",
+        "network": "dormant_units explained_variance_zero explained_variance_negative",
+        "next value": "value_bound value_impossible overestimation_grows value_bias explained_variance_negative",
+        "random keys": "policy_stuck no_signal",
+        "replay": "buffer_off sample_age_off explained_variance_zero explained_variance_negative gradient_steps_off",
+        "returns": "value_bound value_impossible value_bias overestimation_grows",
+        "target network": "target_frozen target_aliased value_bound value_impossible",
+        "targets": "value_bias value_bound value_impossible overestimation_grows",
+    },
+    "cem": {
+        "no noise floor, small start": "search_collapse no_progress",
+        "no rewards": "no_signal",
+        "candidates": "search_collapse search_widens policy_apart",
+        "elites": "elites_below elites_not_best",
+        "environment": "no_signal",
+        "extra variance": "extra_variance_off floor_not_held search_widens search_collapse",
+        "fitness": "elites_below elites_not_best no_signal policy_apart",
+        "policy": "no_signal no_progress",
+        "random keys": "no_signal policy_apart",
+        "refit": "search_widens search_collapse floor_not_held policy_apart elites_not_best",
+        "score": "elites_below elites_not_best policy_apart",
+        "smoothing": "floor_not_held search_widens search_collapse",
+    },
+}
+"""agent -> what is wrong, or the component that a planted bug is in -> the checks that name it"""
 
 
 def is_right(case: Case, check: str) -> bool:
@@ -320,10 +397,10 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
     for case in cases:
         if not case.fault:
             continue
-        if case.component:
+        if case.may_be_harmless:
             harmed = [row for row in rows[case.name] if not row["score"] >= lowest[case.agent, case.env_id]]
             harmless.add(case, [row for row in rows[case.name] if row not in harmed])
-            counted, what = harmed, "planted bugs that do harm"
+            counted, what = harmed, "planted bugs that do harm" if case.component else case.fault
         else:
             counted, what = rows[case.name], case.fault
         faults.setdefault((case.agent, what), Tally()).add(case, counted)
@@ -352,7 +429,9 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
         fires = sum(name in row["found"] for _, row in sick)
         leads = sum(name == row["leading"] for _, row in sick)
         unit = " runs" if one.across else ""
-        lines.append(f"| `{name}` | {one.severity} | {count} of {total}{unit} | {percent(count, total)} | {fires} | {leads} |")
+        lines.append(
+            f"| `{name}` | {one.severity} | {count} of {total}{unit} | {percent(count, total)} | {fires} | {leads} |"
+        )
     lines += ["", "| agent | what is wrong | seeds | warned of | the cause leads |", "|---|---|---|---|---|"]
     for (agent, what), tally in sorted(faults.items()):
         lines.append(f"| {agent.upper()} | {what} | {tally.cells()} |")
@@ -373,7 +452,11 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
         f"{harmless.right} under the right cause.",
     ]
     if quiet:
-        lines[-1] += " Harm that goes unnoticed: " + ", ".join(c.fault.removeprefix("bug: ") + f" ({c.agent.upper()})" for c in quiet) + "."
+        lines[-1] += (
+            " Harm that goes unnoticed: "
+            + ", ".join(c.fault.removeprefix("bug: ") + f" ({c.agent.upper()})" for c in quiet)
+            + "."
+        )
     data = {
         "seeds": "odd" if rest else "even",
         "false_alarms": worst,
@@ -396,7 +479,9 @@ def main() -> None:
     parser.add_argument("command", nargs="?", choices=("train", "judge"), default="judge")
     parser.add_argument("names", nargs="*", help="those whose name begins so")
     parser.add_argument("--part", default="0/1", help="the I-th of N parts, I/N, for several processes")
-    parser.add_argument("--even", action="store_true", help="the half of the seeds that thresholds are set on; print only")
+    parser.add_argument(
+        "--even", action="store_true", help="the half of the seeds that thresholds are set on; print only"
+    )
     options = parser.parse_args()
     RUNS.mkdir(parents=True, exist_ok=True)
     cases = [case for case in corpus() if not options.names or case.name.startswith(tuple(options.names))]

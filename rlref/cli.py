@@ -434,7 +434,8 @@ def diagnose_command(options: argparse.Namespace) -> int:
         about, unknown = f"a log of {log.source}", log.unknown
         shape = next(iter(log.metrics.values())).shape
         # Not the settings that make a schedule: how their updates are counted differs.
-        config = {name: log.config[name] for name in ("gamma", "target_kl", "max_grad_norm") if name in log.config}
+        known = ("gamma", "target_kl", "max_grad_norm")
+        config = {name: x for name, x in log.config.items() if name in known}
         verdict = verdicts.diagnose(log.metrics, config, seeds=log.seeds, kind=log.kind, exact=False)
     if options.json:
         print(

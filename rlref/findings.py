@@ -1,4 +1,4 @@
-"""What a check found, in one form for runs and environments: how bad, where, what it means, what to try, who says so."""
+"""What a check found, in one form for runs and environments: how bad, where, what it means, what to try, by whom."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence

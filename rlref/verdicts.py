@@ -248,8 +248,9 @@ def kl_negative(m: Series) -> Look:
     tries="is the loss detached from the parameters? are the rewards all 0, or all units dead?",
 )  # fmt: skip
 def gradient_zero(m: Series) -> Look:
-    """The gradient is exactly 0: the loss does not depend on the parameters."""
-    return below(m["grad_norm"], 1e-30, where=m["gradient_steps"] > 0)
+    """The gradient is exactly 0 and the loss is not: it does not depend on the parameters."""
+    loss = m["td_loss"] if m.kind == "dqn" else m["value_loss"]
+    return below(m["grad_norm"], 1e-30, where=(m["gradient_steps"] > 0) & (loss > 1e-12))
 
 
 @check(
@@ -336,7 +337,7 @@ def sample_age_off(m: Series) -> Look:
 )  # fmt: skip
 def target_frozen(m: Series) -> Look:
     """At a sync the target network stays as it was, though the online network moves: it is never synced."""
-    return below(m["target_step"], 1e-12, where=m["update_ratio"] > 0)
+    return below(m["target_step"], 1e-12, where=m["update_ratio"] > 1e-9)
 
 
 @check(
@@ -345,7 +346,7 @@ def target_frozen(m: Series) -> Look:
 )  # fmt: skip
 def target_aliased(m: Series) -> Look:
     """Just before a sync the target network equals the online one: it moves with every gradient step."""
-    return below(m["target_distance"], 1e-12, where=m["update_ratio"] > 0)
+    return below(m["target_distance"], 1e-12, where=m["update_ratio"] > 1e-9)
 
 
 @check(
@@ -518,7 +519,7 @@ def kl_rises(m: Series) -> Look:
 
 
 @check(
-    "WARN", GRADIENT, "Steps too large", "update_ratio", source="CS231n", window=0.01,
+    "WARN", GRADIENT, "Steps too large", "update_ratio", source="CS231n", window=0.05,
     explains=("kl_high", "kl_huge", "kl_rises", *CRITIC, *POLICY), tries="lower the learning rate",
 )  # fmt: skip
 def update_ratio_high(m: Series) -> Look:
@@ -586,7 +587,7 @@ def targets_vary(m: Series) -> Any:
 def value_bias(m: Series) -> Look:
     """Values are wrong by an offset, to which explained variance is blind."""
     scale = m["target_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(np.abs(m["value_bias"]) / scale, 0.5, where=m.progress > 0.3)
+    return above(np.abs(m["value_bias"]) / scale, 1.2, where=m.progress > 0.3)
 
 
 @check(
@@ -596,7 +597,7 @@ def value_bias(m: Series) -> Look:
 def advantage_mean(m: Series) -> Look:
     """Before normalisation advantages should be about 0 on average: the critic is off, or the estimate is."""
     scale = m["advantage_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(np.abs(m["advantage_mean"]) / scale, 0.5, where=m.progress > 0.3)
+    return above(np.abs(m["advantage_mean"]) / scale, 1.2, where=m.progress > 0.3)
 
 
 def beyond_bound(m: Series) -> np.ndarray:
@@ -668,6 +669,16 @@ def overestimation_grows(m: Series) -> Look:
 
 
 @check(
+    "ERROR", ("ppo", "dqn"), "Entropy impossible", "relative_entropy", source="arithmetic", explains=POLICY,
+    tries="is it summed over the actions, and averaged over everything else? do the probabilities sum to 1?",
+)  # fmt: skip
+def entropy_impossible(m: Series) -> Look:
+    """Entropy is above that of uniform actions, log A, or below 0: it is computed wrongly."""
+    x = discrete_entropy(m)
+    return above(np.maximum(x - 1, -x), 1e-3 if m.exact else 3e-2)
+
+
+@check(
     "WARN", PPO, "Policy stays random", "relative_entropy", source="Jones 2021, Schulman 2017", window=0.2, share=0.9,
     explains=OUTCOME, tries="look at the advantages, the sign of the loss, the gradient and the environment",
 )  # fmt: skip
@@ -714,8 +725,8 @@ def discrete_entropy(m: Series) -> np.ndarray:
     explains=OUTCOME, tries="lower the learning rate; smaller targets; other activations",
 )  # fmt: skip
 def dormant_units(m: Series) -> Look:
-    """Half of the hidden units have gone silent: the network can hardly learn any more."""
-    return above(m["dormant_fraction"], 0.5)
+    """Most of the hidden units have gone silent: the network can hardly learn any more."""
+    return above(m["dormant_fraction"], 0.8)
 
 
 @check(

@@ -33,7 +33,7 @@ def healthy(kind):
         "length_std": 5, "length_max": 30 + 80 * PART, "length_min": 10 + 80 * PART,
     }  # fmt: skip
     learned = {
-        "grad_norm": 0.4, "update_ratio": 1e-3, "explained_variance": 0.3 + 0.5 * PART, "value_bias": 0.05,
+        "grad_norm": 0.4, "update_ratio": 1e-3, "value_loss": 1, "explained_variance": 0.3 + 0.5 * PART, "value_bias": 0.05,
         "target_mean": 1, "target_std": 1, "target_min": -1, "target_max": 3, "value_min": -1, "value_max": 3,
         "value_mean": 1, "reward_min": 0, "reward_max": 1, "reward_mean": 0.5, "reward_std": 0.5,
         "dormant_fraction": 0.1,
@@ -123,10 +123,11 @@ LATE = {
     "value_bound": ("ppo", 60, {"value_max": 150}, {"value_max": 110}),
     "value_impossible": ("ppo", 60, {"value_min": -250}, {"value_min": -150}),
     "soft_divergence": ("dqn", 60, {"value_max": 130}, {"value_max": 110}),
+    "entropy_impossible": ("ppo", 60, {"relative_entropy": 1.1}, {"relative_entropy": 1.0}),
     "entropy_maximal": ("ppo", 60, {"relative_entropy": 0.99}, {"relative_entropy": 0.9}),
     "entropy_collapse": ("ppo", 8, {"relative_entropy": 0.01}, {"relative_entropy": 0.2}),
     "entropy_plateau": ("ppo", 60, {"relative_entropy": np.log(2) / np.log(3)}, {"relative_entropy": 0.6}),
-    "dormant_units": ("dqn", 60, {"dormant_fraction": 0.6}, {"dormant_fraction": 0.45}),
+    "dormant_units": ("dqn", 60, {"dormant_fraction": 0.9}, {"dormant_fraction": 0.7}),
     "kl_at_floor": ("cem", 60, {"kl_excess": 0.05}, {"kl_excess": 0.5}),
     "search_widens": ("cem", 60, {"std_mean": 10}, {"std_mean": 1.5}),
     "worse_than_start": ("dqn", 60, {"return_mean": 5}, {"return_mean": 25}),

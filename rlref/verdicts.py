@@ -397,6 +397,15 @@ def floor_not_held(m: Series) -> Look:
 
 
 @check(
+    "WARN", GRADIENT, "Discount 1, and no ends", "gamma", source="Schulman 2016", window=0.1, share=1.0,
+    explains=EVERYTHING, tries="lower gamma: values reach 1 / (1 - gamma) steps ahead; or end the episodes",
+)  # fmt: skip
+def undiscounted_without_ends(m: Series) -> Look:
+    """With gamma 1 the value is a sum over whole episodes, and no episode has ended: it has no bound."""
+    return above(np.full(m.shape, float(m.setting("gamma"))), 0.99999, where=np.cumsum(m["episodes"], axis=1) == 0)
+
+
+@check(
     "WARN", ALL, "No signal", "spread of all rewards and returns so far", source="ML debugging evidence map",
     window=0.25, share=1.0, explains=EVERYTHING,
     tries="look at random play (rlref inspect); explore more, shape the reward, or make the task easier",
@@ -409,15 +418,6 @@ def no_signal(m: Series) -> Look:
         of_rewards = np.fmax.accumulate(m["reward_max"], axis=1) - np.fmin.accumulate(m["reward_min"], axis=1)
         spread = np.fmax(spread, of_rewards)
     return below(spread, 1e-12)
-
-
-@check(
-    "WARN", GRADIENT, "Discount 1, and no ends", "gamma", source="Schulman 2016", window=0.1, share=1.0,
-    explains=EVERYTHING, tries="lower gamma: values reach 1 / (1 - gamma) steps ahead; or end the episodes",
-)  # fmt: skip
-def undiscounted_without_ends(m: Series) -> Look:
-    """With gamma 1 the value is a sum over whole episodes, and no episode has ended: it has no bound."""
-    return above(np.full(m.shape, float(m.setting("gamma"))), 0.99999, where=np.cumsum(m["episodes"], axis=1) == 0)
 
 
 @check(
@@ -439,7 +439,9 @@ def targets_out_of_range(m: Series) -> Look:
 )  # fmt: skip
 def targets_huge(m: Series) -> Look:
     """Value targets are so large that the critic's loss drowns everything else, and it takes ages to reach them."""
-    return above(largest(m["target_min"], m["target_max"]), 400)
+    size, gamma = largest(m["target_min"], m["target_max"]), m.setting("gamma")
+    # Targets beyond what such rewards can give are another matter: value_bound.
+    return above(size, 400, where=size * (1 - gamma) <= 3 * largest_reward(m))
 
 
 def largest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -565,7 +567,7 @@ def explained_variance_negative(m: Series) -> Look:
 
 
 @check(
-    "WARN", GRADIENT, "Values not learned", "explained_variance", source="Jones 2021", window=0.2, share=0.8,
+    "WARN", GRADIENT, "Values not learned", "explained_variance", source="Jones 2021", window=0.3, share=0.9,
     explains=(*POLICY, "value_bias", "advantage_mean"),
     tries="look at the value loss, its weight and the scale of the rewards",
 )  # fmt: skip
@@ -605,8 +607,13 @@ def beyond_bound(m: Series) -> np.ndarray:
     gamma = m.setting("gamma")
     if gamma >= 1:
         raise UnknownError("a bound on values: gamma is 1")
-    reward = np.fmax.accumulate(largest(m["reward_min"], m["reward_max"]), axis=1)
+    reward = largest_reward(m)
     return largest(m["value_min"], m["value_max"]) * (1 - gamma) / np.where(reward > 0, reward, np.nan)
+
+
+def largest_reward(m: Series) -> np.ndarray:
+    """The largest |reward| so far."""
+    return np.fmax.accumulate(largest(m["reward_min"], m["reward_max"]), axis=1)
 
 
 @check(

@@ -10,6 +10,8 @@ it was takes no effect there, and is left out.
 """
 
 import argparse
+import contextlib
+import fcntl
 import functools
 import importlib.util
 import json
@@ -24,10 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mutants import MUTANTS
+from scipy import stats
 from scores import BENCHMARKS
 
 import rlref
-from rlref import envs
+from rlref import envs, runs
 from rlref.agents import load_agent
 from rlref.findings import Finding
 from rlref.verdicts import CHECKS, diagnose
@@ -171,7 +174,7 @@ class Changed:
         import jax.numpy as jnp
 
         if self.how == "no ends":
-            obs, state, reward, terminated, truncated, info = self.env.step_env(key, state, action, params)
+            obs, state, reward, _, info = self.env.step_env(key, state, action, params)
             never = jnp.bool(False)
             return obs, state, reward, never, never, {**info, "final_observation": obs}
         obs, state, reward, terminated, truncated, info = self.env.step(key, state, action, params)
@@ -230,10 +233,10 @@ def train(case: Case, folder: Path) -> str:
     env = Changed(env, case.env) if case.env else env
     config = module.Config(env_id=case.env_id, **case.settings)
     kept: dict[str, Any] = {"agent": case.agent, "config": vars(config)}
-    if case.component and lowered(module, config, env, params) == without_bug(case.agent, case.env_id):
-        np.savez(case.path, about=json.dumps(kept | {"no effect": True}))
-        return "takes no effect"
     try:
+        if case.component and lowered(module, config, env, params) == without_bug(case.agent, case.env_id):
+            np.savez(case.path, about=json.dumps(kept | {"no effect": True}))
+            return "takes no effect"
         run = rlref.train(module, config, num_seeds=case.num_seeds, env=env, env_params=params)
     except Exception as error:  # a bug that shows by itself: nothing to diagnose
         np.savez(case.path, about=json.dumps(kept | {"error": f"{type(error).__name__}: {error}"[:200]}))
@@ -258,18 +261,17 @@ def names(found: Sequence[Finding]) -> set[str]:
 def judged(case: Case, rest: int) -> list[dict[str, Any]]:
     """What the verdicts say of each seed whose number is `rest` modulo 2, as of a run of its own."""
     kept, metrics = load(case)
-    rows = []
+    score, rows = scores(case), []
     for seed in range(rest, case.num_seeds, 2):
         # Without the throughput: what else the machine did is no fault of the run's.
         of_seed = {name: x[seed : seed + 1] for name, x in metrics.items() if name != "steps_per_second"}
         one = diagnose(of_seed, kept["config"]).findings
-        score = metrics.get("mean_policy_return", metrics["return_mean"])[seed]
         rows.append(
             {
                 "agent": case.agent,
                 "found": sorted(names(one)),
                 "leading": one[0].check if one and one[0].worst != "INFO" else "",
-                "score": float(score[np.isfinite(score)][-1]) if np.isfinite(score).any() else float("nan"),
+                "score": float(score[seed]),
             }
         )
     return rows
@@ -288,15 +290,15 @@ CAUSES = {
         "stale data": "first_ratio_off kl_rises",
         "gamma 1 without ends": "undiscounted_without_ends values_drift",
         "no rewards": "no_signal",
-        "action distribution": "first_ratio_off entropy_maximal entropy_collapse entropy_plateau kl_negative",
-        "advantages": "value_bound value_impossible value_bias advantage_mean explained_variance_zero "
+        "action distribution": "first_ratio_off entropy_impossible entropy_maximal entropy_collapse entropy_plateau kl_negative",
+        "advantages": "entropy_maximal value_bound value_impossible value_bias advantage_mean explained_variance_zero "
         "explained_variance_negative values_drift",
-        "batch": "advantage_mean value_bias value_bound value_impossible explained_variance_zero "
+        "batch": "first_ratio_off entropy_maximal advantage_mean value_bias value_bound value_impossible explained_variance_zero "
         "explained_variance_negative worse_than_start",
         "clipping of actions": "first_ratio_off",
-        "entropy bonus": "entropy_maximal entropy_collapse entropy_plateau",
+        "entropy bonus": "entropy_impossible entropy_maximal entropy_collapse entropy_plateau",
         "gradient steps": "gradient_steps_off update_ratio_high kl_high kl_huge gradient_zero parameters_frozen "
-        "ratio_never_moves explained_variance_zero explained_variance_negative value_bias",
+        "first_ratio_off ratio_never_moves explained_variance_zero explained_variance_negative value_bias",
         "learning rate": "learning_rate_off update_ratio_high",
         "minibatches": "gradient_steps_off",
         "network": "dormant_units first_ratio_off explained_variance_zero explained_variance_negative",
@@ -354,6 +356,19 @@ def is_right(case: Case, check: str) -> bool:
     return check in CAUSES[case.agent][case.component or case.fault].split()
 
 
+def scores(case: Case) -> np.ndarray:
+    """The score of each seed; -inf where there is none."""
+    metrics = load(case)[1]
+    score = metrics["mean_policy_return" if "mean_policy_return" in metrics else "return_mean"]
+    return np.nan_to_num(runs.last(score), nan=-np.inf)
+
+
+def does_harm(case: Case) -> bool:
+    """Whether a planted bug's seeds score lower than the healthy ones of the same settings, p < .01 (Mann-Whitney)."""
+    same = [c for c in corpus() if not c.fault and (c.agent, c.env_id) == (case.agent, case.env_id)]
+    return bool(stats.mannwhitneyu(scores(case), scores(same[-1]), alternative="less").pvalue < 0.01)
+
+
 def percent(count: int, of: int) -> str:
     return f"{100 * count / of:.1f} %" if of else ""
 
@@ -381,22 +396,19 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
     good = [row for case in healthy for row in rows[case.name] if row["score"] >= GOOD[case.env_id]]
     failed = [row for case in healthy for row in rows[case.name] if not row["score"] >= GOOD[case.env_id]]
 
-    # A planted bug counts where it does harm: in seeds that end below all healthy ones of the same settings.
-    lowest = {(c.agent, c.env_id): min(row["score"] for row in rows[c.name]) for c in healthy}
     faults: dict[tuple[str, str], Tally] = {}
-    harmless, quiet, sick = Tally(), [], []
+    harmless, idle, quiet, sick = Tally(), 0, [], []
     for case in cases:
         if not case.fault:
             continue
-        if case.component:
-            harmed = [row for row in rows[case.name] if not row["score"] >= lowest[case.agent, case.env_id]]
-            harmless.add(case, [row for row in rows[case.name] if row not in harmed])
-            counted, what = harmed, "planted bugs that do harm"
-        else:
-            counted, what = rows[case.name], case.fault
-        faults.setdefault((case.agent, what), Tally()).add(case, counted)
-        sick += [(case, row) for row in counted]
-        if counted and not any(alarms(row["found"]) for row in counted):
+        if case.component and not does_harm(case):
+            harmless.add(case, rows[case.name])
+            idle += 1
+            continue
+        what = "planted bugs that do harm" if case.component else case.fault
+        faults.setdefault((case.agent, what), Tally()).add(case, rows[case.name])
+        sick += [(case, row) for row in rows[case.name]]
+        if not any(alarms(row["found"]) for row in rows[case.name]):
             quiet.append(case)
     by_agent = {agent: [(c, row) for c, row in sick if c.agent == agent] for agent in HEALTHY}
 
@@ -438,8 +450,8 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
     bugs = [case for case in cases if case.component]
     lines += [
         "",
-        f"{len(bugs)} of the catalogue's bugs take effect in these trainings. Of their {harmless.seeds} seeds that do "
-        f"no worse than the worst healthy one, which are not counted above, {harmless.hit} are warned of, "
+        f"{len(bugs)} of the catalogue's bugs take effect in these trainings. {idle} of them do no harm that shows in the "
+        f"score, and are not counted above; of their {harmless.seeds} seeds {harmless.hit} are warned of, "
         f"{harmless.right} under the right cause.",
     ]
     if quiet:
@@ -470,7 +482,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("command", nargs="?", choices=("train", "judge"), default="judge")
     parser.add_argument("names", nargs="*", help="those whose name begins so")
-    parser.add_argument("--part", default="0/1", help="the I-th of N parts, I/N, for several processes")
     parser.add_argument(
         "--even", action="store_true", help="the half of the seeds that thresholds are set on; print only"
     )
@@ -486,16 +497,18 @@ def main() -> None:
             before, after = text.partition(BEGIN)[0], text.partition(END)[2]
             README.write_text(before + BEGIN + tables + END + after)
         return
-    index, parts = map(int, options.part.split("/"))
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases[index::parts]:
-            first = case._replace(env_id=TRIED[case.agent][0])
-            if case.component and case != first and not (first.path.exists() and "no effect" in about(first)):
+        for case in cases:
+            first = case._replace(env_id=TRIED[case.agent][0]) if case.component else case
+            if case.name != first.name and not (first.path.exists() and "no effect" in about(first)):
                 continue  # it took effect there, or has not been tried yet
-            if not case.path.exists():
-                start = time.perf_counter()
-                print(f"{case.name}: {train(case, Path(folder))}, {time.perf_counter() - start:.0f} s", flush=True)
+            with case.path.with_suffix(".lock").open("w") as lock, contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # several processes may run this at once
+                if not case.path.exists():
+                    start = time.perf_counter()
+                    said = train(case, Path(folder))
+                    print(f"{case.name}: {said}, {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -425,7 +425,10 @@ def diagnose_command(options: argparse.Namespace) -> int:
 
     paths = options.run
     unknown: list[str] = []
-    if (len(paths) == 1 and (paths[0] / "config.json").exists()) or (paths[0] / "source" / "config.json").exists():
+    own = [p for p in paths if (p / "config.json").exists() or (p / "source" / "config.json").exists()]
+    if own and len(paths) > 1:
+        raise UsageError(f"{own[0]} is a run's folder: give one at a time (several paths are logs, one per seed)")
+    if own:
         run = runs.load(paths[0])
         about = f"{run.agent} on {run.config.get('env_id', 'an environment')}, {run.summary['status']}"
         shape, verdict = next(iter(run.metrics.values())).shape, run.diagnose()
@@ -458,9 +461,9 @@ def diagnose_command(options: argparse.Namespace) -> int:
     for name, why in verdict.unchecked.items():
         reasons.setdefault(why, []).append(name)
     for why, names in reasons.items():
-        console.print(f"not checked, for want of {why}: {', '.join(names)}", style="dim")
+        console.print(f"not checked, for want of {why}: {', '.join(names)}", style="dim", markup=False)
     if unknown:
-        console.print(f"in the log, and not used: {', '.join(unknown)}", style="dim")
+        console.print(f"in the log, and not used: {', '.join(unknown)}", style="dim", markup=False)
     return findings.exit_code(verdict.findings)
 
 
@@ -474,9 +477,11 @@ def print_verdict(console: Any, verdict: "Diagnosis", only: Sequence[str] = ("ER
     count = f"{len(verdict.checked)} checks"
     worst = [f for f in verdict.findings if f.worst != "INFO"]
     if worst:
-        console.print(f"{count}; above all: {worst[0].title}. {worst[0].meaning}", style=COLOURS[worst[0].worst])
-    else:
+        console.print(f"{count}; above all: {worst[0].title}. {worst[0].meaning}", style="bold", markup=False)
+    elif verdict.checked:
         console.print(f"{count}: healthy", style="green")
+    else:
+        console.print("nothing could be checked", style="yellow")
     for severity, line in findings.lines([f for f in verdict.findings if f.worst in only]):
         console.print(line, style=COLOURS[severity], markup=False)
 
@@ -548,7 +553,7 @@ class Terminal:
         self.diagnostics.plain = "  ".join(live)
         if (now := time.monotonic()) > self.next_verdict:
             worst = [f for f in verdict().findings if f.worst != "INFO"]
-            self.verdict.plain = f"{worst[0].worst}: {findings.headline(worst[0])}" if worst else "healthy so far"
+            self.verdict.plain = findings.sentence(worst[0]) if worst else "healthy so far"
             self.verdict.style = COLOURS[worst[0].worst] if worst else "green"
             # The checks cost what training might: 2 % of the time is theirs.
             self.next_verdict = time.monotonic() + max(1.0, 50 * (time.monotonic() - now))
@@ -661,7 +666,8 @@ def inspect_command(options: argparse.Namespace) -> int:
     folder = Path("inspect") / options.env.replace(":", "-") if options.out is None else options.out
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--out is {folder}, which is no folder")
-    with contextlib.nullcontext() if options.json else Console(stderr=True).status(f"inspecting {options.env}"):
+    shown: Any = contextlib.nullcontext() if options.json else Console(stderr=True).status(f"inspecting {options.env}")
+    with shown, contextlib.redirect_stdout(sys.stderr):  # an environment may print
         result = inspect(
             options.env,
             episodes=options.episodes,
@@ -702,7 +708,7 @@ def print_statistics(console: Any, statistics: dict[str, Any]) -> None:
     rows += [(name.replace("_", " "), statistics.get(name, {})) for name in ("reward", "return", "length")]
     rows.append((f"value target, gamma {statistics['gamma']:g}", statistics.get("value_target", {})))
     for name, x in rows:
-        if x:
+        if "mean" in x:
             table.add_row(name, *(f"{x[column]:.4g}" for column in ("mean", "std", "min", "max")))
     console.print(table)
     ends = "".join(f", {statistics[how]:.0%} {how}" for how in ("terminated", "truncated") if how in statistics)

@@ -83,6 +83,13 @@ def headline(finding: Finding) -> str:
     return finding.title + (f" ({'; '.join(parts)})" if parts else "")
 
 
+def sentence(finding: Finding) -> str:
+    """A finding in one line with its severity, and the worse one that follows from it, if any."""
+    worse = [f for f in finding.follows if f.worst == finding.worst != finding.severity]
+    explains = f"; it explains {worse[0].severity}: {worse[0].title}" if worse else ""
+    return f"{finding.severity}: {headline(finding)}{explains}"
+
+
 def lines(findings: Sequence[Finding]) -> list[tuple[str, str]]:
     """Findings as lines of text, each with the severity that its colour should show."""
     out = []

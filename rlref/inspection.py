@@ -52,6 +52,7 @@ CHECKS = {
     "space_kind": Check(
         "ERROR", "The agents here know Discrete and Box spaces alone.", "flatten what it is to one Box or Discrete"
     ),
+    "space_wrong": Check("ERROR", "Networks are built by the spaces, and actions drawn from them.", "mend the space"),
     "not_jittable": Check(
         "ERROR",
         "It runs step by step, but training is one compiled program, in which no value is known yet.",
@@ -254,6 +255,8 @@ def inspect(
         _random_policy(_checked(env, params, result), result, episodes, gamma, seed)
     except UnusableError as broken:
         result.findings += broken.findings
+    except SystemExit as error:
+        result.findings.append(found("raises", f"the environment ends the program: {_said(error)}"))
     result.findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return result
 
@@ -280,7 +283,10 @@ def _made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
 
 def _said(error: BaseException) -> str:
     """An exception in one line, with the last line of the environment's own code that it passed through."""
-    first = (str(error).strip().splitlines() or [""])[0]
+    try:
+        first = (str(error).strip().splitlines() or [""])[0]
+    except Exception:  # its text is the environment's own code too
+        first = ""
     others = ("site-packages", "/lib/python", "<", str(Path(__file__).parent))
     own = [f for f in traceback.extract_tb(error.__traceback__) if not any(x in f.filename for x in others)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
@@ -295,10 +301,15 @@ def _checked(env: Any, params: Any, result: Inspection) -> Subject:
         try:
             spaces[name] = space = getattr(env, name)(params)
             result.statistics[name] = envs.describe(space)
-            if hasattr(space, "low"):
-                _bounds(space)
+            bounds = _bounds(space) if hasattr(space, "low") else None
         except Exception as error:
             raise UnusableError("raises", f"{name} raises {_said(error)}") from error
+        if bounds is not None and not (bounds[0] <= bounds[1]).all():  # NaN is neither
+            raise UnusableError("space_wrong", f"{name} has bounds of which the lower is not below the upper")
+        if bounds is not None and not bounds[0].size:
+            raise UnusableError("space_wrong", f"{name} has the shape {tuple(space.shape)}, with nothing in it")
+        if hasattr(space, "n") and (int(space.n) != space.n or space.n < 1):
+            raise UnusableError("space_wrong", f"{name} is Discrete({space.n}): no whole number of at least 1")
         if not hasattr(space, "n") and not hasattr(space, "low"):
             say(found("space_kind", f"{name} is a {type(space).__name__}"))
     sample = _sampler(spaces["action_space"], say)
@@ -543,12 +554,12 @@ def _statistics(samples: Samples, whole: Sequence[tuple[int, int, int]], gamma: 
         out["observation"]["per_dimension"] = {name: x.tolist() for name, x in per.items()}
     finite = reward[np.isfinite(reward)].astype(np.float64)
     values, counts = np.unique(finite, return_counts=True)
-    out["reward"] = _summary(finite) | {"nonzero": float((finite != 0).mean()), "distinct": len(values)}
+    out["reward"] = _summary(finite) | {"nonzero": float((reward != 0).mean()), "distinct": len(values)}
     out["return"], out["length"] = _summary(samples.returns), _summary(samples.lengths)
     if ended.any():
         for name in ("terminated", "truncated"):
             out[name] = float(r.steps[name][ended].mean())
-    if whole:
+    if whole and len(values):
         usual = values[counts.argmax()]
         out["episodes_with_unusual_reward"] = float(np.mean([(reward[a:b, n] != usual).any() for n, a, b in whole]))
         furthest = float(np.abs(samples.targets).max())
@@ -622,9 +633,10 @@ def _of_observations(r: Rollout, space: Any) -> list[Finding]:
     elif constant.any() and (constant.all() or not is_image(shape)):
         severity = "WARN" if constant.all() and not r.ended.all() else ""
         out.append(found("constant_observation", f"{_dimensions(constant)} never change", severity))
+    finite = np.isfinite(r.low) & np.isfinite(r.high)
     pixels = is_image(shape) and np.dtype(space.dtype) == np.uint8  # agents divide by 255
     if not hasattr(space, "n") and not pixels:
-        furthest = np.maximum(abs(r.low), abs(r.high))
+        furthest = np.where(finite, np.maximum(abs(r.low), abs(r.high)), 1)
         small = (furthest < 0.1) & ~constant
         for which, size, limit, worst in (
             (furthest > 10, "large", 10, furthest.argmax()),

@@ -362,8 +362,14 @@ def verdict_so_far(job: Job, pieces: runs.Pieces, first: int) -> Diagnosis:
     """What the health checks say of the group of rows from `first` on, after the metrics in `pieces`."""
     own = {(0, update): piece for (row, update), piece in pieces.items() if row == first}
     config = {name: x for name, x in job.settings.items() if name not in job.batched}
-    metrics = runs.join(own, runs.end_of(own))
-    return verdicts.diagnose(metrics, config, num_updates=job.agent.num_updates, exact=verdicts.full_precision())
+    rows, updates = runs.end_of(own)
+    return verdicts.diagnose(
+        runs.join(own, (rows, updates)),
+        config,
+        num_updates=job.agent.num_updates,
+        seeds=job.row_seeds[first : first + rows].tolist(),
+        exact=verdicts.full_precision(),
+    )
 
 
 def job_bytes(job: Job, saved: bool) -> int:

@@ -75,6 +75,8 @@ class Run:
     @property
     def scores(self) -> np.ndarray:
         """Each seed's score at its last update, `[seed]`; with batched settings `[setting, seed]`."""
+        if self.score not in self.metrics:  # an agent of somebody's own may not have it
+            return np.full(next(iter(self.metrics.values())).shape[:-1], np.nan)
         return last(self.metrics[self.score])
 
     def diagnose(self) -> "Diagnosis":
@@ -332,7 +334,10 @@ def join(pieces: Pieces, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
 def _place(file: Path) -> tuple[int, int]:
     """First row and first update of a file of metrics, from its name."""
     row, update = file.stem.removeprefix("row").split("-update")
-    return int(row), int(update)
+    try:
+        return int(row), int(update)
+    except ValueError:
+        raise UsageError(f"{file} is no file of metrics: they are named row000000-update00000000.npz") from None
 
 
 def metric_files(path: Path, first_row: int) -> list[tuple[int, Path]]:
@@ -363,7 +368,10 @@ def read_metrics(file: Path) -> dict[str, np.ndarray]:
     """Metrics `[rows, updates]` of one file. Raises UsageError where it is damaged: a zip file keeps CRCs."""
     try:
         with file.open("rb") as opened, np.load(opened) as data:  # opened here: np.load leaks a damaged one
-            return dict(data)
+            piece = dict(data)
+        if len({x.shape for x in piece.values()}) != 1 or next(iter(piece.values())).ndim != 2:
+            raise ValueError("it does not hold arrays [rows, updates] of one shape")
+        return piece
     except Exception as error:  # zipfile and NumPy raise a dozen kinds of errors on damaged files
         raise UsageError(f"{file} is damaged ({type(error).__name__}: {error})") from error
 
@@ -385,9 +393,11 @@ def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: An
                 warnings.warn(f"{error}; its updates are NaN until the run is resumed", stacklevel=2)
     if not pieces:
         raise UsageError(f"{path} holds no metrics yet: the run ended before its first update did")
-    _, updates = end_of(pieces)
+    rows, updates = end_of(pieces)
     num_settings, seeds = about["num_settings"], about["seeds"]
     shape = (len(seeds), updates) if num_settings is None else (num_settings, len(seeds), updates)
+    if rows > np.prod(shape[:-1]):
+        raise UsageError(f"{path} holds metrics of {rows} rows, more than its {np.prod(shape[:-1])} seeds and settings")
     run = Run(
         about["agent"], about["config"], seeds, join(pieces, shape), {}, about["batched"], about["num_updates"], path
     )

@@ -20,7 +20,7 @@ import numpy as np
 
 from rlref.errors import UsageError
 from rlref.findings import SEVERITIES, Finding
-from rlref.runs import Run, read_json
+from rlref.runs import Run, last, read_json
 
 PRECISION = "jax_default_matmul_precision"
 PPO, DQN, CEM = ("ppo",), ("dqn",), ("cem",)
@@ -48,8 +48,6 @@ class Series:
         self.num_updates = max(num_updates, self.shape[1])
         self.progress = (np.arange(self.shape[1]) + 1) / self.num_updates
         """share of the planned training that is done after each update, `[U]`"""
-        self.first = (np.arange(self.shape[1]) < self.window(0.05))[None]
-        """the updates that the beginning of a training is measured on"""
 
     def __contains__(self, name: str) -> bool:
         return name in self.metrics
@@ -70,18 +68,30 @@ class Series:
 
     def smooth(self, x: np.ndarray, share: float = 0.1) -> np.ndarray:
         """Rolling mean over `share` of the training; NaN where less than half of the window is defined."""
-        window = self.window(share)
-        total, count = rolling_sum(np.nan_to_num(x), window), rolling_sum(np.isfinite(x), window)
+        window, finite = self.window(share), np.isfinite(x)
+        total, count = rolling_sum(np.where(finite, x, 0), window), rolling_sum(finite, window)
         return np.where(count >= window / 2, total / np.maximum(count, 1), np.nan)
 
     def at_start(self, x: np.ndarray) -> np.ndarray:
-        """Mean over the first updates, `[S, 1]`; NaN where none is defined."""
-        return mean_where(x, self.first)
+        """Mean over a fiftieth of the training from where `x` is defined on; NaN if that is late. `[S, 1]`"""
+        begun = np.cumsum(np.isfinite(x), axis=1)
+        early = np.arange(self.shape[1]) < self.window(0.1)
+        return mean_where(x, early & (begun <= max(1, round(0.02 * self.num_updates))))
+
+    def before(self, x: np.ndarray, share: float) -> np.ndarray:
+        """`x` as it was `share` of the training before; NaN where that is before the start."""
+        lag = min(self.window(share), self.shape[1])
+        return np.concatenate([np.full((self.shape[0], lag), np.nan), x[:, : self.shape[1] - lag]], axis=1)
+
+    @property
+    def practised(self) -> Any:
+        """Where there have been so many gradient steps that a critic should have learned; everywhere if not known."""
+        return np.cumsum(self["gradient_steps"], axis=1) > 1000 if "gradient_steps" in self else True
 
     @property
     def actions(self) -> np.ndarray:
         """The number of a Discrete space's actions, from entropy / log A. `[S, 1]`"""
-        return np.round(np.exp(self["entropy"][:, :1] / self["relative_entropy"][:, :1]))
+        return np.round(np.exp(self.at_start(self["entropy"]) / self.at_start(self["relative_entropy"])))
 
     @property
     def score(self) -> np.ndarray:
@@ -95,8 +105,7 @@ class Series:
     @functools.cached_property
     def discrete(self) -> bool:
         """Whether relative_entropy is a share of log A, in [0, 1] from near 1: a Box has a change in nats, from 0."""
-        start = self["relative_entropy"][:, :1]
-        return bool(np.median(start[np.isfinite(start)]) > 0.5) if np.isfinite(start).any() else False
+        return bool(np.nanmax(self.at_start(self["relative_entropy"]), initial=-np.inf) > 0.5)
 
 
 def kind_of(metrics: Mapping[str, Any]) -> str:
@@ -231,6 +240,8 @@ def first_ratio_off(m: Series) -> Look:
 def ratio_never_moves(m: Series) -> Look:
     """After gradient steps all ratios are still 1: the update is not applied, or the old log-prob is recomputed."""
     moving = (m["gradient_steps"] > 1) & (m["learning_rate"] > 0)
+    if m.discrete:  # a deterministic policy, or one of a single action, has nowhere to go
+        moving &= m["relative_entropy"] > 0.02
     return below(np.abs(m["approx_kl"]) + m["clip_fraction"], 1e-12, where=moving)
 
 
@@ -298,15 +309,21 @@ def gradient_steps_off(m: Series) -> Look:
 def epsilon_off(m: Series) -> Look:
     """Random actions are not taken as often as the settings say."""
     start, end = m.setting("start_e"), m.setting("end_e")
-    lasts = max(m.setting("exploration_fraction") * m.setting("total_timesteps"), 1e-9)
-    steps = m["env_steps"]
-    size = steps[:, :1]
-    part = (np.arange(20) + 0.5) / 20  # the schedule's mean over an update: it may have a bend in it
-    at = (steps - size)[..., None] + size[..., None] * part
-    expected = np.maximum(start + (end - start) * at / lasts, min(start, end)).mean(-1)
-    if end > start:
-        expected = np.minimum(start + (end - start) * at / lasts, end).mean(-1)
+    lasts = max(m.setting("exploration_fraction") * m.setting("total_timesteps"), 1)
+    size = m.setting("cycles_per_update") * m.setting("train_frequency")
+    at = np.arange(m.shape[1])[:, None] * size + np.arange(0, size, m.setting("num_envs"))  # [U, steps]
+    expected = (start + (end - start) * np.minimum(at / lasts, 1)).mean(axis=1)
     return above(np.abs(m["epsilon"] - expected), 0.01)
+
+
+@check(
+    "WARN", DQN, "Less random than epsilon says", "action_entropy - entropy", source="rlref", window=0.05,
+    share=0.8, explains=(*CRITIC, *POLICY),
+    tries="is the greedy action taken where the random one should be? are keys used twice?",
+)  # fmt: skip
+def exploration_missing(m: Series) -> Look:
+    """Actions pooled over an update are at least as random as the policy was on average; here they are less."""
+    return below(m["action_entropy"] - m["entropy"], -0.05)
 
 
 @check(
@@ -327,8 +344,8 @@ def buffer_off(m: Series) -> Look:
 def sample_age_off(m: Series) -> Look:
     """Uniform samples are on average half as old as the oldest transition; here they are not."""
     oldest = np.minimum(m["env_steps"], m.setting("buffer_size"))
-    size = m["env_steps"][:, :1]
-    return above(np.abs(m["sample_age"] / oldest - 0.5), 0.1, where=m["env_steps"] > 20 * size)
+    size, row = m["env_steps"][:, :1], m.setting("num_envs") * m.setting("n_step")
+    return above(np.abs(m["sample_age"] / oldest - 0.5), 0.1 + row / oldest, where=m["env_steps"] > 20 * size)
 
 
 @check(
@@ -337,7 +354,7 @@ def sample_age_off(m: Series) -> Look:
 )  # fmt: skip
 def target_frozen(m: Series) -> Look:
     """At a sync the target network stays as it was, though the online network moves: it is never synced."""
-    return below(m["target_step"], 1e-12, where=m["update_ratio"] > 1e-9)
+    return below(m["target_step"], 1e-12, where=m["update_ratio"] > 1e-6)  # what float32 can hold
 
 
 @check(
@@ -346,7 +363,7 @@ def target_frozen(m: Series) -> Look:
 )  # fmt: skip
 def target_aliased(m: Series) -> Look:
     """Just before a sync the target network equals the online one: it moves with every gradient step."""
-    return below(m["target_distance"], 1e-12, where=m["update_ratio"] > 1e-9)
+    return below(m["target_distance"], 1e-12, where=m["update_ratio"] > 1e-6)
 
 
 @check(
@@ -367,7 +384,9 @@ def elites_not_best(m: Series) -> Look:
     """With the elites' mean and lowest score as they are, the others would have to score higher than they do."""
     population = m.setting("population_size")
     elites = max(round(m.setting("elite_fraction") * population), 2)
-    rest = (population * m["return_mean"] - elites * m["elite_mean"]) / max(population - elites, 1)
+    if elites >= population:
+        raise UnknownError("candidates that are no elites")
+    rest = (population * m["return_mean"] - elites * m["elite_mean"]) / (population - elites)
     slack = 1e-4 * (np.abs(m["return_mean"]) + m["return_std"])
     return below(m["elite_threshold"] - rest, -slack, where=m["return_std"] > 0)
 
@@ -402,12 +421,13 @@ def floor_not_held(m: Series) -> Look:
 )  # fmt: skip
 def undiscounted_without_ends(m: Series) -> Look:
     """With gamma 1 the value is a sum over whole episodes, and no episode has ended: it has no bound."""
-    return above(np.full(m.shape, float(m.setting("gamma"))), 0.99999, where=np.cumsum(m["episodes"], axis=1) == 0)
+    none_yet = np.nansum(m["episodes"], axis=1, keepdims=True) == 0
+    return above(np.full(m.shape, float(m.setting("gamma"))), 0.99999, where=none_yet)
 
 
 @check(
     "WARN", ALL, "No signal", "spread of all rewards and returns so far", source="ML debugging evidence map",
-    window=0.25, share=1.0, explains=EVERYTHING,
+    window=0.25, share=1.0, explains=("parameters_frozen", "target_frozen", "target_aliased", *EVERYTHING),
     tries="look at random play (rlref inspect); explore more, shape the reward, or make the task easier",
 )  # fmt: skip
 def no_signal(m: Series) -> Look:
@@ -417,7 +437,7 @@ def no_signal(m: Series) -> Look:
     if "reward_max" in m:
         of_rewards = np.fmax.accumulate(m["reward_max"], axis=1) - np.fmin.accumulate(m["reward_min"], axis=1)
         spread = np.fmax(spread, of_rewards)
-    return below(spread, 1e-12)
+    return below(spread, 1e-12, where=~(spread > 1e-12).any(axis=1, keepdims=True))
 
 
 @check(
@@ -486,8 +506,7 @@ def kl_huge(m: Series) -> Look:
 )  # fmt: skip
 def kl_high(m: Series) -> Look:
     """The policy moves so fast that the samples it learns from are no longer its own."""
-    target = m.config.get("target_kl")
-    return above(m["kl"] if "kl" in m else m["approx_kl"], 1.5 * target if target else 0.1)
+    return above(m["kl"] if "kl" in m else m["approx_kl"], 0.1)
 
 
 @check(
@@ -495,8 +514,9 @@ def kl_high(m: Series) -> Look:
     tries="a lower learning rate, fewer epochs, or target_kl, if returns are not rising",
 )  # fmt: skip
 def kl_above_usual(m: Series) -> Look:
-    """Updates are larger than the usual .01 to .02."""
-    return above(m["kl"] if "kl" in m else m["approx_kl"], 0.02)
+    """Updates are larger than the usual .01 to .02, or than 1.5 x target_kl."""
+    target = m.config.get("target_kl")
+    return above(m["kl"] if "kl" in m else m["approx_kl"], 1.5 * target if target else 0.02)
 
 
 @check(
@@ -517,7 +537,9 @@ def kl_tiny(m: Series) -> Look:
 def kl_rises(m: Series) -> Look:
     """Each update changes the policy more than the last: old experience may be learned from again and again."""
     kl = m["kl"] if "kl" in m else m["approx_kl"]
-    return above(m.smooth(kl, 0.05) / np.maximum(m.at_start(kl), 1e-3), 10, where=m.progress > 0.3)
+    level = m.smooth(kl, 0.05)
+    rising = level > 1.05 * m.before(level, 0.1)
+    return above(level / np.maximum(m.at_start(kl), 5e-3), 5, where=rising & (m.progress > 0.3))
 
 
 @check(
@@ -573,7 +595,8 @@ def explained_variance_negative(m: Series) -> Look:
 )  # fmt: skip
 def explained_variance_zero(m: Series) -> Look:
     """Late in training the value function still explains nothing of the returns."""
-    return below(np.abs(m["explained_variance"]), 0.05, where=(m.progress > 0.3) & targets_vary(m))
+    late = (m.progress > 0.3) & m.practised
+    return below(np.abs(m["explained_variance"]), 0.05, where=late & targets_vary(m))
 
 
 def targets_vary(m: Series) -> Any:
@@ -589,7 +612,7 @@ def targets_vary(m: Series) -> Any:
 def value_bias(m: Series) -> Look:
     """Values are wrong by an offset, to which explained variance is blind."""
     scale = m["target_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(np.abs(m["value_bias"]) / scale, 1.2, where=m.progress > 0.3)
+    return above(np.abs(m["value_bias"]) / scale, 1.2, where=(m.progress > 0.3) & m.practised)
 
 
 @check(
@@ -599,16 +622,19 @@ def value_bias(m: Series) -> Look:
 def advantage_mean(m: Series) -> Look:
     """Before normalisation advantages should be about 0 on average: the critic is off, or the estimate is."""
     scale = m["advantage_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(np.abs(m["advantage_mean"]) / scale, 1.2, where=m.progress > 0.3)
+    return above(np.abs(m["advantage_mean"]) / scale, 1.2, where=(m.progress > 0.3) & m.practised)
 
 
 def beyond_bound(m: Series) -> np.ndarray:
-    """The largest |value| beside what the rewards seen so far allow, |r| / (1 - gamma); NaN for no rewards."""
+    """The largest |value| beside what the rewards seen so far allow, |r| / (1 - gamma); NaN for no rewards.
+
+    A bound below 1 counts as 1: networks begin with values of that order.
+    """
     gamma = m.setting("gamma")
     if gamma >= 1:
         raise UnknownError("a bound on values: gamma is 1")
     reward = largest_reward(m)
-    return largest(m["value_min"], m["value_max"]) * (1 - gamma) / np.where(reward > 0, reward, np.nan)
+    return largest(m["value_min"], m["value_max"]) / np.maximum(np.where(reward > 0, reward, np.nan) / (1 - gamma), 1)
 
 
 def largest_reward(m: Series) -> np.ndarray:
@@ -654,10 +680,10 @@ def values_drift(m: Series) -> Look:
     """Undiscounted targets grow steadily, far beyond their own spread: values feed on themselves."""
     if m.setting("gamma") < 0.9999:
         raise UnknownError("an undiscounted value: with gamma below 1 it has a bound")
-    span = m.window(0.2)
     level = m.smooth(np.abs(m["target_mean"]), 0.05)
-    before = np.concatenate([np.full((m.shape[0], min(span, m.shape[1])), np.nan), level[:, :-span]], axis=1)
-    return above((level - before) / np.maximum(m.smooth(m["target_std"], 0.05), 1), 3, where=m.progress > 0.5)
+    return above(
+        (level - m.before(level, 0.2)) / np.maximum(m.smooth(m["target_std"], 0.05), 1), 3, where=m.progress > 0.5
+    )
 
 
 @check(
@@ -668,8 +694,7 @@ def overestimation_grows(m: Series) -> Look:
     """Q exceeds the returns that follow by more and more: the maximum picks what is overestimated."""
     now = m.smooth(m["overestimation"], 0.1)
     scale = m["target_std"] + 0.1 * np.abs(m["target_mean"])
-    half = np.concatenate([np.full((m.shape[0], min(m.window(0.1), m.shape[1])), np.nan), now[:, : -m.window(0.1)]], 1)
-    return above(now / scale, 1, where=(m.progress > 0.3) & (now > half))
+    return above(now / scale, 1, where=(m.progress > 0.3) & (now > m.before(now, 0.1)))
 
 
 # --- The policy.
@@ -691,7 +716,9 @@ def entropy_impossible(m: Series) -> Look:
 )  # fmt: skip
 def entropy_maximal(m: Series) -> Look:
     """Late in training the policy is still almost uniform: nothing has been learned."""
-    return above(discrete_entropy(m), 0.95, where=m.progress > 0.4)
+    gain = m.smooth(m.score) - m.at_start(m["return_mean"]) if "return_mean" in m else np.zeros(m.shape)
+    spread = m.at_start(m["return_std"]) if "return_std" in m else np.zeros((m.shape[0], 1))
+    return above(discrete_entropy(m), 0.95, where=(m.progress > 0.4) & ~(gain > spread))
 
 
 @check(
@@ -706,18 +733,23 @@ def entropy_collapse(m: Series) -> Look:
 
 
 @check(
-    "WARN", PPO, "Random among some of the actions", "relative_entropy", source="Rahtz 2018", window=0.2, share=0.95,
+    "WARN", PPO, "Random among some of the actions", "distance of relative_entropy from log k / log A",
+    source="Rahtz 2018", window=0.2, share=0.95,
     explains=OUTCOME, tries="look at the actions taken: some are never tried, the others are chosen blindly",
 )  # fmt: skip
 def entropy_plateau(m: Series) -> Look:
     """Entropy stays at log k / log A: the policy picks at random among k of its A actions."""
     x, num_actions = discrete_entropy(m), m.actions
-    levels = np.log(np.arange(2, 64)) / np.log(np.maximum(num_actions, 2))  # [S, k]
-    levels = np.where(np.arange(2, 64) < num_actions, levels, np.nan)
+    k = np.arange(2, 64)
+    levels = np.where(k < num_actions, np.log(k) / np.log(np.maximum(num_actions, 2)), np.nan)  # [S, k]
     if not np.isfinite(levels).any():
         raise UnknownError("a plateau: there are two actions")
-    distance = np.nanmin(np.abs(x[..., None] - levels[:, None]), axis=-1, initial=np.inf)
-    return Look(np.where(distance < 0.01, x, np.where(np.isfinite(x), -1.0, np.nan)), 0)
+    distance = np.abs(x[..., None] - levels[:, None])
+    nearest = np.nanargmin(np.where(np.isnan(distance), np.inf, distance), axis=-1)
+    between = np.log((k + 1) / k) / np.log(np.maximum(num_actions, 2))  # to the level above
+    near = np.minimum(0.01, np.take_along_axis(between, nearest, axis=1) / 4)
+    stays = np.abs(x - m.smooth(x, 0.2)) < 0.005
+    return below(np.take_along_axis(distance, nearest[..., None], axis=-1)[..., 0], near, where=stays)
 
 
 def discrete_entropy(m: Series) -> np.ndarray:
@@ -742,7 +774,8 @@ def dormant_units(m: Series) -> Look:
 )  # fmt: skip
 def policy_stuck(m: Series) -> Look:
     """Beyond the random actions the same action is taken everywhere."""
-    return below(m["action_entropy"] - m["entropy"], 0.02, where=(m["epsilon"] < 0.5) & (m.progress > 0.3))
+    several = np.isfinite(m["relative_entropy"])  # of one action it is undefined
+    return below(m["action_entropy"] - m["entropy"], 0.02, where=several & (m["epsilon"] < 0.5) & (m.progress > 0.3))
 
 
 # --- The search of CEM.
@@ -754,9 +787,10 @@ def policy_stuck(m: Series) -> Look:
 )  # fmt: skip
 def search_collapse(m: Series) -> Look:
     """The Gaussian has shrunk to a point while scores were still getting better."""
-    best = np.fmax.accumulate(np.nan_to_num(m.score, nan=-np.inf), axis=1)
-    later = best[:, -1:] - best > 0.05 * np.abs(best[:, -1:] - best[:, :1])
-    return below(m["std_mean"], 0.05 * m["std_mean"][:, :1], where=later)
+    level = m.smooth(m.score)
+    gained = level - m.before(level, 0.1)
+    improving = gained > 0.1 * (np.fmax.accumulate(level, axis=1) - m.at_start(m.score))
+    return below(m["std_mean"], 0.05 * m["std_mean"][:, :1], where=improving)
 
 
 @check(
@@ -779,15 +813,15 @@ def search_widens(m: Series) -> Look:
 
 
 @check(
-    "WARN", CEM, "The mean policy is not what was found", "(return_min - mean_policy_return) / return_std",
+    "WARN", CEM, "The mean policy is not what was found", "(return_min - mean_policy_return) / spread",
     source="rlref", window=0.1, share=0.8, explains=OUTCOME,
     tries="is the Gaussian's mean evaluated, on fresh keys, as candidates are? more rollouts against lucky elites",
 )  # fmt: skip
 def policy_apart(m: Series) -> Look:
     """The mean's policy scores below every candidate drawn around it."""
-    return above(
-        (m["return_min"] - m["mean_policy_return"]) / np.where(m["return_std"] > 0, m["return_std"], np.nan), 1
-    )
+    # Candidates share their keys, whose luck is not in their spread.
+    scale = m["return_std"] + 0.25 * m.at_start(m["return_std"]) + 0.05 * np.abs(m["return_mean"])
+    return above((m["return_min"] - m["mean_policy_return"]) / np.where(scale > 0, scale, np.nan), 1)
 
 
 # --- What came of it.
@@ -849,10 +883,11 @@ def throughput_falls(m: Series) -> Look:
 )  # fmt: skip
 def seeds_disagree(m: Series) -> Look:
     """Some seeds learned and others did not: it got lucky, or it does not work."""
-    if m.shape[0] < 4:
-        raise UnknownError("four seeds")
-    gain = np.nan_to_num(m.smooth(m.score)[:, -1] - m.at_start(m["return_mean"])[:, 0])
-    learned = np.median(gain) > np.median(m.at_start(m["return_std"]))
+    gain = last(m.smooth(m.score)) - m.at_start(m["return_mean"])[:, 0]
+    gain, spread = gain[np.isfinite(gain)], m.at_start(m["return_std"])
+    if len(gain) < 4:
+        raise UnknownError("four seeds with returns")
+    learned = np.median(gain) > np.median(spread[np.isfinite(spread)])
     at_end = np.arange(m.shape[1]) == m.num_updates - 1
     return above((gain < 0.5 * np.median(gain)).mean(), 0.3 - 1e-9, where=at_end & learned)
 
@@ -907,10 +942,16 @@ def diagnose(
             except UnknownError as lacking:
                 unchecked[one.name] = str(lacking)
                 continue
+            except Exception as error:  # metrics and settings of somebody's own agent can be anything
+                unchecked[one.name] = f"metrics and settings that it can read ({type(error).__name__}: {error})"
+                continue
+            if not (np.isfinite(look.value) | np.isinf(look.value)).any():
+                unchecked[one.name] = "any defined value"
+                continue
             checked.append(one.name)
             if found := finding_of(one, m, look, window, ids):
                 findings.append(found)
-    return Diagnosis(grouped(findings), checked, unchecked)
+    return Diagnosis(grouped(findings, m.window(0.1)), checked, unchecked)
 
 
 def full_precision(devices: Sequence[str] | None = None, precision: str | None = None) -> bool:
@@ -930,7 +971,7 @@ def of_run(run: Run) -> Diagnosis:
     """Check a run; with batched settings, each setting by itself."""
     exact = run.path is None and full_precision()
     if run.path is not None:
-        with contextlib.suppress(UsageError):  # where it cannot be read, the wider thresholds do
+        with contextlib.suppress(UsageError, LookupError):  # where it cannot be read, the wider thresholds do
             environment = read_json(run.path / "environment.json")
             exact = full_precision(environment["devices"], environment["jax_config"][PRECISION])
 
@@ -945,7 +986,8 @@ def of_run(run: Run) -> Diagnosis:
         one = of({name: x[i] for name, x in run.metrics.items()}, config)
         each.append(dataclasses.replace(one, findings=[in_setting(f, i) for f in one.findings]))
     findings = sorted((f for one in each for f in one.findings), key=lambda f: SEVERITIES.index(f.worst))
-    return Diagnosis(findings, each[0].checked, each[0].unchecked)
+    unchecked = {name: why for one in each for name, why in one.unchecked.items()}
+    return Diagnosis(findings, [name for name in each[0].checked if name not in unchecked], unchecked)
 
 
 def in_setting(finding: Finding, setting: int) -> Finding:
@@ -990,8 +1032,11 @@ def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int
     )
 
 
-def grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings with what follows from them under them: the worst first, of equals that with the earlier cause."""
+def grouped(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:
+    """Findings with what follows from them under them: the worst first, of equals that with the earlier cause.
+
+    What begins more than `slack` updates after a finding was over does not follow from it.
+    """
     order = {name: i for i, name in enumerate(CHECKS)}
 
     def explains(cause: Finding, other: Finding) -> bool:
@@ -999,21 +1044,27 @@ def grouped(findings: Sequence[Finding]) -> list[Finding]:
             return False
         if cause.check in CHECKS[other.check].explains:  # each could be the other's cause: the earlier one is
             return (cause.onset, order[cause.check]) < (other.onset, order[other.check])
+        return True
+
+    def meet(cause: Finding, other: Finding) -> bool:
         shared = len(set(cause.seeds) & set(other.seeds))
         assert cause.onset is not None
+        assert cause.last is not None
+        assert other.onset is not None
         assert other.last is not None
-        return cause.onset <= other.last and (not cause.seeds or 2 * shared >= len(other.seeds))
+        in_time = cause.onset <= other.last and other.onset <= cause.last + slack
+        return in_time and (not cause.seeds or 2 * shared >= max(len(other.seeds), 1))
 
     left = sorted(findings, key=lambda f: order[f.check])
     out = []
     while left:
         # A finding that no other explains; in a ring of findings, the first.
-        root = next((f for f in left if not any(explains(g, f) for g in left if g is not f)), left[0])
+        root = next((f for f in left if not any(explains(g, f) and meet(g, f) for g in left if g is not f)), left[0])
         left.remove(root)
         under, causes = [], [root]
         while causes:
             cause = causes.pop()
-            new = [f for f in left if explains(cause, f)]
+            new = [f for f in left if explains(cause, f) and meet(cause, f) and meet(root, f)]
             left = [f for f in left if f not in new]
             under += new
             causes += new

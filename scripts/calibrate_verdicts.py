@@ -291,7 +291,7 @@ CAUSES = {
         "gamma 1 without ends": "undiscounted_without_ends values_drift",
         "no rewards": "no_signal",
         "action distribution": "first_ratio_off entropy_impossible entropy_maximal entropy_collapse entropy_plateau kl_negative",
-        "advantages": "entropy_maximal value_bound value_impossible value_bias advantage_mean explained_variance_zero "
+        "advantages": "worse_than_start entropy_maximal value_bound value_impossible value_bias advantage_mean explained_variance_zero "
         "explained_variance_negative values_drift",
         "batch": "first_ratio_off entropy_maximal advantage_mean value_bias value_bound value_impossible explained_variance_zero "
         "explained_variance_negative worse_than_start",
@@ -301,7 +301,7 @@ CAUSES = {
         "first_ratio_off ratio_never_moves explained_variance_zero explained_variance_negative value_bias",
         "learning rate": "learning_rate_off update_ratio_high",
         "minibatches": "gradient_steps_off",
-        "network": "dormant_units first_ratio_off explained_variance_zero explained_variance_negative",
+        "network": "kl_negative dormant_units first_ratio_off explained_variance_zero explained_variance_negative",
         "observation normalisation": "first_ratio_off dormant_units explained_variance_zero "
         "explained_variance_negative",
         "policy loss": "first_ratio_off ratio_never_moves worse_than_start entropy_maximal entropy_collapse kl_high "
@@ -319,8 +319,8 @@ CAUSES = {
         "stale data": "buffer_off sample_age_off",
         "gamma 1 without ends": "undiscounted_without_ends values_drift",
         "no rewards": "no_signal",
-        "acting": "policy_stuck worse_than_start epsilon_off",
-        "exploration": "epsilon_off policy_stuck no_signal",
+        "acting": "exploration_missing policy_stuck worse_than_start epsilon_off",
+        "exploration": "exploration_missing epsilon_off policy_stuck no_signal",
         "gradient steps": "parameters_frozen gradient_steps_off update_ratio_high gradient_zero value_bound "
         "value_impossible",
         "learning rate": "learning_rate_off update_ratio_high parameters_frozen",
@@ -328,7 +328,7 @@ CAUSES = {
         "update_ratio_high",
         "network": "dormant_units explained_variance_zero explained_variance_negative",
         "next value": "value_bound value_impossible overestimation_grows value_bias explained_variance_negative",
-        "random keys": "policy_stuck no_signal",
+        "random keys": "exploration_missing policy_stuck no_signal",
         "replay": "buffer_off sample_age_off explained_variance_zero explained_variance_negative gradient_steps_off",
         "returns": "value_bound value_impossible value_bias overestimation_grows",
         "target network": "target_frozen target_aliased value_bound value_impossible",
@@ -460,7 +460,7 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
             + ", ".join(c.fault.removeprefix("bug: ") + f" ({c.agent.upper()})" for c in quiet)
             + "."
         )
-    data = {
+    data: dict[str, Any] = {
         "seeds": "odd" if rest else "even",
         "false_alarms": worst,
         "hit": everything.hit / max(everything.seeds, 1),

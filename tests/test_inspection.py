@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import struct
 from gymnax.environments import environment, spaces
+from rich.console import Console
 from toy_envs import Reach, Still
 
 from rlref import cli, inspection, inspection_pictures, random_policy
@@ -635,3 +636,40 @@ def test_wrong_usage_is_one_clear_line(arguments, message, capsys):
     captured = capsys.readouterr()
     assert message in captured.err.splitlines()[-1]
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(0), spaces.Discrete(3.5), spaces.Box(1.0, -1.0, (2,)), spaces.Box(np.nan, 1.0, (2,))],
+    ids=["empty", "broken", "upside down", "nan"],
+)
+def test_a_space_that_cannot_be_is_one_finding(space):
+    result = look(having(action_space=lambda *_: space))
+    assert [f.check for f in result.findings] == ["space_wrong"]
+
+
+def test_an_observation_with_nothing_in_it_is_one_finding():
+    result = look(having(observation_space=lambda *_: spaces.Box(-1.0, 1.0, (0,)), show=lambda *_: jnp.zeros(0)))
+    assert [f.check for f in result.findings] == ["space_wrong"]
+
+
+def test_an_environment_that_ends_the_program_is_one_finding():
+    def leaves(*_):
+        raise SystemExit(3)
+
+    result = look(having(reset_env=leaves))
+    assert [f.check for f in result.findings] == ["raises"]
+    assert "ends the program" in result.findings[0].title
+
+
+def test_rewards_that_are_all_nan_are_a_finding_and_no_traceback(tmp_path, capsys):
+    result = look(Changed(lambda o, s, r, t, i: (o, s, jnp.float32(jnp.nan), t, i)))
+    assert ("ERROR", "nonfinite") in faults(result)
+    cli.print_statistics(Console(), result.statistics)
+    assert "random policy" in capsys.readouterr().out
+
+
+def test_a_dimension_that_is_nan_is_not_large_as_well():
+    result = look(Changed(lambda o, s, r, t, i: (o.at[1].set(jnp.nan), s, r, t, i)))
+    assert "observation_scale" not in [f.check for f in result.findings]
+    assert ("ERROR", "nonfinite") in faults(result)

@@ -427,7 +427,7 @@ def undiscounted_without_ends(m: Series) -> Look:
 
 @check(
     "WARN", ALL, "No signal", "spread of all rewards and returns so far", source="ML debugging evidence map",
-    window=0.25, share=1.0, explains=("parameters_frozen", "target_frozen", "target_aliased", *EVERYTHING),
+    window=0.25, share=1.0, explains=EVERYTHING,
     tries="look at random play (rlref inspect); explore more, shape the reward, or make the task easier",
 )  # fmt: skip
 def no_signal(m: Series) -> Look:
@@ -728,8 +728,10 @@ def entropy_maximal(m: Series) -> Look:
 )  # fmt: skip
 def entropy_collapse(m: Series) -> Look:
     """The policy became deterministic before it had explored."""
-    limit = 0.05 if m.discrete else -2.0
-    return below(m["relative_entropy"], limit, where=m.progress <= 0.2)
+    x, limit, early = m["relative_entropy"], 0.05 if m.discrete else -2.0, m.progress <= 0.2
+    # Where it was low at the end of the first fifth, it lasts until it is not.
+    then = x[:, [max(early.sum() - 1, 0)]] < limit
+    return below(x, limit, where=early | (then & early.any()))
 
 
 @check(
@@ -779,6 +781,16 @@ def policy_stuck(m: Series) -> Look:
 
 
 # --- The search of CEM.
+
+
+@check(
+    "WARN", CEM, "First candidates are alike", "return_std", source="rlref", explains=SEARCH,
+    tries="does every candidate, and every parameter, have its own noise? is init_variance large enough?",
+)  # fmt: skip
+def candidates_alike(m: Series) -> Look:
+    """All candidates of the first generation score the same, though later returns vary: they do not differ."""
+    varies = np.fmax.accumulate(m["return_max"], axis=1) > np.fmin.accumulate(m["return_min"], axis=1)
+    return below(m["return_std"], 1e-9, where=(np.arange(m.shape[1]) == 0) & varies[:, -1:])
 
 
 @check(
@@ -835,7 +847,7 @@ def policy_apart(m: Series) -> Look:
 def worse_than_start(m: Series) -> Look:
     """The policy does worse than the untrained one did: it learns the opposite, or has broken down."""
     gain, spread = m.score - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
-    return below(gain / np.where(spread > 0, spread, np.nan), -0.5, where=m.progress > 0.2)
+    return below(gain / np.where(spread > 0, spread, np.nan), -0.25, where=m.progress > 0.2)
 
 
 @check(
@@ -844,11 +856,11 @@ def worse_than_start(m: Series) -> Look:
     tries="rlref probe on your agent, rlref inspect on your environment; then CEM, which needs no gradients",
 )  # fmt: skip
 def no_progress(m: Series) -> Look:
-    """After more than half of the training returns are no better than at the start."""
+    """After more than half of the training returns have not risen beyond the spread that they had at the start."""
     level = m.smooth(m.score, 0.05)
     best = np.fmax.accumulate(level, axis=1)
     gain, spread = best - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
-    return below(gain / np.where(spread > 0, spread, np.nan), 0.5, where=m.progress > 0.5)
+    return below(gain / np.where(spread > 0, spread, np.nan), 1, where=m.progress > 0.5)
 
 
 @check(
@@ -856,11 +868,11 @@ def no_progress(m: Series) -> Look:
     tries="lower or anneal the learning rate; keep the best checkpoint; more seeds",
 )  # fmt: skip
 def fell_back(m: Series) -> Look:
-    """It had learned, and lost most of it again."""
+    """It had learned, and lost more than half of it again."""
     level = m.smooth(m.score, 0.05)
     best, start = np.fmax.accumulate(level, axis=1), m.at_start(m["return_mean"])
     real = best - start > 2 * m.at_start(m["return_std"])
-    return below((level - start) / np.where(real, best - start, np.nan), 0.3, where=m.progress > 0.3)
+    return below((level - start) / np.where(real, best - start, np.nan), 0.5, where=m.progress > 0.3)
 
 
 @check(

@@ -282,35 +282,36 @@ def alarms(found: Iterable[str]) -> list[str]:
     return [name for name in found if CHECKS[name].severity != "INFO"]
 
 
+CRITIC = (
+    "value_bias value_bound value_impossible advantage_mean explained_variance_zero explained_variance_negative "
+    "overestimation_grows values_drift"
+)
 CAUSES = {
     "ppo": {
         "learning rate x 30": "update_ratio_high kl_high kl_huge kl_rises",
         "no exploration, rewards x 100": "targets_huge entropy_collapse no_signal",
-        "frozen critic": "explained_variance_zero explained_variance_negative value_bias advantage_mean",
+        "frozen critic": CRITIC,
         "stale data": "first_ratio_off kl_rises",
         "gamma 1 without ends": "undiscounted_without_ends values_drift",
         "no rewards": "no_signal",
-        "action distribution": "first_ratio_off entropy_impossible entropy_maximal entropy_collapse entropy_plateau kl_negative",
-        "advantages": "worse_than_start entropy_maximal value_bound value_impossible value_bias advantage_mean explained_variance_zero "
-        "explained_variance_negative values_drift",
-        "batch": "first_ratio_off entropy_maximal advantage_mean value_bias value_bound value_impossible explained_variance_zero "
-        "explained_variance_negative worse_than_start",
+        "action distribution": "first_ratio_off entropy_impossible entropy_maximal entropy_collapse kl_negative",
+        "advantages": f"worse_than_start entropy_maximal {CRITIC}",
+        "batch": f"first_ratio_off worse_than_start entropy_maximal {CRITIC}",
         "clipping of actions": "first_ratio_off",
         "entropy bonus": "entropy_impossible entropy_maximal entropy_collapse entropy_plateau",
         "gradient steps": "gradient_steps_off update_ratio_high kl_high kl_huge gradient_zero parameters_frozen "
-        "first_ratio_off ratio_never_moves explained_variance_zero explained_variance_negative value_bias",
+        f"first_ratio_off ratio_never_moves {CRITIC}",
         "learning rate": "learning_rate_off update_ratio_high",
         "minibatches": "gradient_steps_off",
-        "network": "kl_negative dormant_units first_ratio_off explained_variance_zero explained_variance_negative",
+        "network": "first_ratio_off kl_negative dormant_units explained_variance_zero explained_variance_negative",
         "observation normalisation": "first_ratio_off dormant_units explained_variance_zero "
         "explained_variance_negative",
         "policy loss": "first_ratio_off ratio_never_moves worse_than_start entropy_maximal entropy_collapse kl_high "
         "kl_huge kl_rises",
         "random keys": "no_signal seeds_disagree",
-        "reward scaling": "targets_huge value_bound value_impossible value_bias advantage_mean",
+        "reward scaling": f"targets_huge {CRITIC}",
         "rollout": "first_ratio_off value_bound value_impossible worse_than_start",
-        "value loss": "explained_variance_zero explained_variance_negative value_bias value_bound value_impossible "
-        "advantage_mean",
+        "value loss": CRITIC,
     },
     "dqn": {
         "learning rate x 30": "update_ratio_high value_bound value_impossible",
@@ -324,19 +325,18 @@ CAUSES = {
         "gradient steps": "parameters_frozen gradient_steps_off update_ratio_high gradient_zero value_bound "
         "value_impossible",
         "learning rate": "learning_rate_off update_ratio_high parameters_frozen",
-        "loss": "explained_variance_zero explained_variance_negative value_bias value_bound value_impossible "
-        "update_ratio_high",
+        "loss": f"update_ratio_high {CRITIC}",
         "network": "dormant_units explained_variance_zero explained_variance_negative",
-        "next value": "value_bound value_impossible overestimation_grows value_bias explained_variance_negative",
+        "next value": CRITIC,
         "random keys": "exploration_missing policy_stuck no_signal",
-        "replay": "buffer_off sample_age_off explained_variance_zero explained_variance_negative gradient_steps_off",
-        "returns": "value_bound value_impossible value_bias overestimation_grows",
+        "replay": "buffer_off sample_age_off gradient_steps_off explained_variance_zero explained_variance_negative",
+        "returns": CRITIC,
         "target network": "target_frozen target_aliased value_bound value_impossible",
-        "targets": "value_bias value_bound value_impossible overestimation_grows",
+        "targets": CRITIC,
     },
     "cem": {
         "no rewards": "no_signal",
-        "candidates": "search_collapse search_widens policy_apart",
+        "candidates": "candidates_alike search_collapse search_widens policy_apart",
         "elites": "elites_below elites_not_best",
         "environment": "no_signal",
         "extra variance": "extra_variance_off floor_not_held search_widens search_collapse",
@@ -450,8 +450,8 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
     bugs = [case for case in cases if case.component]
     lines += [
         "",
-        f"{len(bugs)} of the catalogue's bugs take effect in these trainings. {idle} of them do no harm that shows in the "
-        f"score, and are not counted above; of their {harmless.seeds} seeds {harmless.hit} are warned of, "
+        f"{len(bugs)} of the catalogue's bugs take effect in these trainings. {idle} of them do no harm that shows in "
+        f"the score, and are not counted above; of their {harmless.seeds} seeds {harmless.hit} are warned of, "
         f"{harmless.right} under the right cause.",
     ]
     if quiet:
@@ -462,6 +462,8 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
         )
     data: dict[str, Any] = {
         "seeds": "odd" if rest else "even",
+        "healthy": len(good),
+        "unhealthy": everything.seeds,
         "false_alarms": worst,
         "hit": everything.hit / max(everything.seeds, 1),
         "right": everything.right / max(everything.seeds, 1),

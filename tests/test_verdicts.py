@@ -130,7 +130,7 @@ LATE = {
     "dormant_units": ("dqn", 60, {"dormant_fraction": 0.9}, {"dormant_fraction": 0.7}),
     "kl_at_floor": ("cem", 60, {"kl_excess": 0.05}, {"kl_excess": 0.5}),
     "search_widens": ("cem", 60, {"std_mean": 10}, {"std_mean": 1.5}),
-    "worse_than_start": ("dqn", 60, {"return_mean": 5}, {"return_mean": 25}),
+    "worse_than_start": ("dqn", 60, {"return_mean": 5}, {"return_mean": 20}),
     "fell_back": ("ppo", 60, {"return_mean": 22}, {"return_mean": 70}),
 }  # fmt: skip
 
@@ -171,6 +171,7 @@ WHOLE = {
     "values_drift": ("ppo", {"gamma": 1.0}, {"target_mean": ramp(1, 500)}, 50),
     "overestimation_grows": ("dqn", {}, {"overestimation": ramp(0, 50)}, 30),
     "policy_stuck": ("dqn", {}, {"action_entropy": healthy("dqn")[0]["entropy"][0]}, 30),
+    "candidates_alike": ("cem", {}, {"return_std": np.where(COUNT == 0, 0, 10)}, 0),
     "search_collapse": ("cem", {}, {"std_mean": np.where(COUNT < 40, 1, 0.01)}, 40),
     "policy_apart": ("cem", {}, {"mean_policy_return": np.where(COUNT < 40, 60, -20)}, 40),
     "no_progress": ("ppo", {}, {"return_mean": 21}, 50),

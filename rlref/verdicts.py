@@ -45,6 +45,8 @@ class Series:
     def __init__(self, metrics: Mapping[str, np.ndarray], config: Mapping[str, Any], num_updates: int, exact: bool):
         self.metrics, self.config, self.exact = metrics, config, exact
         self.shape = next(iter(metrics.values())).shape
+        self.read: set[str] = set()
+        """the metrics that were looked at"""
         self.num_updates = max(num_updates, self.shape[1])
         self.progress = (np.arange(self.shape[1]) + 1) / self.num_updates
         """share of the planned training that is done after each update, `[U]`"""
@@ -55,6 +57,7 @@ class Series:
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.metrics:
             raise UnknownError(f"the metric {name}")
+        self.read.add(name)
         return np.asarray(self.metrics[name], np.float64)
 
     def setting(self, name: str) -> Any:
@@ -949,6 +952,7 @@ def diagnose(
             if (window := m.window(one.window)) > m.shape[1]:
                 unchecked[one.name] = f"{m.shape[1]} updates, of the {window} that it takes"
                 continue
+            m.read.clear()
             try:
                 look = one.look(m)
             except UnknownError as lacking:
@@ -957,7 +961,7 @@ def diagnose(
             except Exception as error:  # metrics and settings of somebody's own agent can be anything
                 unchecked[one.name] = f"metrics and settings that it can read ({type(error).__name__}: {error})"
                 continue
-            if not (np.isfinite(look.value) | np.isinf(look.value)).any():
+            if m.read and all(np.isnan(metrics[name]).all() for name in m.read):
                 unchecked[one.name] = "any defined value"
                 continue
             checked.append(one.name)

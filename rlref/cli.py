@@ -1,7 +1,7 @@
 """The command line: `rlref train | diagnose | inspect | probe | envs | reproduce | export | play`.
 
-Exit codes: 0 good, 1 a failure was found (a seed became non-finite, a check failed, a run did not come out the same or
-could not be written), 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
+Exit codes: 0 good, 1 a failure was found (a verdict or a finding is an ERROR, a seed became non-finite, a probe's check
+failed, a run did not come out the same or could not be written), 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import argparse
@@ -706,7 +706,8 @@ def print_statistics(console: Any, statistics: dict[str, Any]) -> None:
     if not 0 < len(rows) <= 12:
         rows = [("observation", statistics["observation"])]
     rows += [(name.replace("_", " "), statistics.get(name, {})) for name in ("reward", "return", "length")]
-    rows.append((f"value target, gamma {statistics['gamma']:g}", statistics.get("value_target", {})))
+    target = f"value target, gamma {statistics['gamma']:g}, time limits as ends"
+    rows.append((target, statistics.get("value_target", {})))
     for name, x in rows:
         if "mean" in x:
             table.add_row(name, *(f"{x[column]:.4g}" for column in ("mean", "std", "min", "max")))

@@ -1015,8 +1015,8 @@ def in_setting(finding: Finding, setting: int) -> Finding:
 def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int]) -> Finding | None:
     """What a check found, over its windows; None where nothing lasts."""
     value, limit = (np.broadcast_to(x, m.shape).astype(np.float64) for x in (look.value, look.limit))
-    defined = np.isfinite(value) | np.isinf(value)
-    bad = defined & ((value > limit) if look.above else (value < limit))
+    defined = ~np.isnan(value)
+    bad = (value > limit) if look.above else (value < limit)
     if not bad.any():
         return None
     counted = rolling_sum(defined, window)

@@ -635,7 +635,7 @@ def beyond_bound(m: Series) -> np.ndarray:
     """
     gamma = m.setting("gamma")
     if gamma >= 1:
-        raise UnknownError("a bound on values: gamma is 1")
+        raise UnknownError("a gamma below 1")
     reward = largest_reward(m)
     return largest(m["value_min"], m["value_max"]) / np.maximum(np.where(reward > 0, reward, np.nan) / (1 - gamma), 1)
 
@@ -682,7 +682,7 @@ def soft_divergence(m: Series) -> Look:
 def values_drift(m: Series) -> Look:
     """Undiscounted targets grow steadily, far beyond their own spread: values feed on themselves."""
     if m.setting("gamma") < 0.9999:
-        raise UnknownError("an undiscounted value: with gamma below 1 it has a bound")
+        raise UnknownError("gamma 1")
     level = m.smooth(np.abs(m["target_mean"]), 0.05)
     return above(
         (level - m.before(level, 0.2)) / np.maximum(m.smooth(m["target_std"], 0.05), 1), 3, where=m.progress > 0.5
@@ -748,7 +748,7 @@ def entropy_plateau(m: Series) -> Look:
     k = np.arange(2, 64)
     levels = np.where(k < num_actions, np.log(k) / np.log(np.maximum(num_actions, 2)), np.nan)  # [S, k]
     if not np.isfinite(levels).any():
-        raise UnknownError("a plateau: there are two actions")
+        raise UnknownError("a third action")
     distance = np.abs(x[..., None] - levels[:, None])
     nearest = np.nanargmin(np.where(np.isnan(distance), np.inf, distance), axis=-1)
     between = np.log((k + 1) / k) / np.log(np.maximum(num_actions, 2))  # to the level above

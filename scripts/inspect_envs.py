@@ -1,6 +1,6 @@
 """What `rlref inspect` finds in every gymnax environment: `python scripts/inspect_envs.py [ENV ...]`.
 
-Writes scripts/results/inspect.md, a line per environment, in about five minutes on two cores. With names, only prints
+Writes scripts/results/inspect.md, a line per environment, in about two minutes on two cores. With names, only prints
 the table of these.
 """
 

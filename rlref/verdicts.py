@@ -243,8 +243,8 @@ def first_ratio_off(m: Series) -> Look:
 def ratio_never_moves(m: Series) -> Look:
     """After gradient steps all ratios are still 1: the update is not applied, or the old log-prob is recomputed."""
     moving = (m["gradient_steps"] > 1) & (m["learning_rate"] > 0)
-    if m.discrete:  # a deterministic policy, or one of a single action, has nowhere to go
-        moving &= m["relative_entropy"] > 0.02
+    # A deterministic policy has nowhere to go; nor has one of a single action, whose relative entropy is undefined.
+    moving &= m["relative_entropy"] > 0.02 if m.discrete else np.isfinite(m["relative_entropy"])
     return below(np.abs(m["approx_kl"]) + m["clip_fraction"], 1e-12, where=moving)
 
 

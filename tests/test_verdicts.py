@@ -489,7 +489,7 @@ def test_a_deterministic_policy_and_one_of_a_single_action_have_nowhere_to_go():
     metrics["approx_kl"][:, 60:] = metrics["clip_fraction"][:, 60:] = 0
     metrics["relative_entropy"][:, 60:] = 0.001
     assert fired(metrics, config, "ratio_never_moves") is None
-    metrics["relative_entropy"][:, 60:] = np.nan
+    metrics["relative_entropy"][:] = np.nan
     assert fired(metrics, config, "ratio_never_moves") is None
 
 

@@ -6,7 +6,7 @@
 
 Healthy runs are those of `scores.py` and a few more, 32 seeds each; unhealthy ones have settings that cannot work, or
 a bug of `mutants.py` planted in the agent's file. A bug that leaves the compiled program of every environment tried as
-it was takes no effect there, and is left out.
+it was takes no effect there, and is left out. What is trained is kept: after a change of an agent's file, remove it.
 """
 
 import argparse
@@ -204,6 +204,12 @@ def about(case: Case) -> dict[str, Any]:
     """What was kept of a case beside its metrics."""
     with np.load(case.path) as file:
         return json.loads(str(file["about"]))
+
+
+def wanted(case: Case) -> bool:
+    """Whether it is to be trained: of a bug, one in the first environment in which it takes effect."""
+    first = case._replace(env_id=TRIED[case.agent][0]) if case.component else case
+    return case.name == first.name or (first.path.exists() and "no effect" in about(first))
 
 
 def lowered(module: ModuleType, config: Any, env: Any, params: Any) -> str:
@@ -491,6 +497,8 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     cases = [case for case in corpus() if not options.names or case.name.startswith(tuple(options.names))]
     if options.command == "judge":
+        if missing := [case.name for case in corpus() if wanted(case) and not case.path.exists()]:
+            parser.error(f"{len(missing)} trainings are missing, such as {missing[0]}: the command 'train' makes them")
         data, tables = judge(0 if options.even else 1)
         print(tables)
         if not options.even:
@@ -503,9 +511,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         for case in cases:
-            first = case._replace(env_id=TRIED[case.agent][0]) if case.component else case
-            if case.name != first.name and not (first.path.exists() and "no effect" in about(first)):
-                continue  # it took effect there, or has not been tried yet
+            if not wanted(case):
+                continue
             with case.path.with_suffix(".lock").open("w") as lock, contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # several processes may run this at once
                 if not case.path.exists():

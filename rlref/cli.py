@@ -331,7 +331,7 @@ def resume_run(job: Any, options: TrainOptions, config: Any, budget: int, comman
 
 def shown(options: TrainOptions, run_it: Callable[..., "Run"]) -> int:
     """Run a training with its progress shown, then its outcome; returns the exit code."""
-    from rlref import hosts, runner, runs
+    from rlref import findings, hosts, runner, runs
 
     terminal = None if options.json or not hosts.is_first() else Terminal()
     with terminal or contextlib.nullcontext():
@@ -343,14 +343,7 @@ def shown(options: TrainOptions, run_it: Callable[..., "Run"]) -> int:
     if run.summary["status"] == "interrupted":
         return 143 if run.summary["stopped_by"] == "SIGTERM" else 130
     bad = run.summary["nonfinite"] or run.summary["status"] == "incomplete"
-    return 1 if bad or any(f["severity"] == "ERROR" for f in flat(run.summary["findings"])) else 0
-
-
-def flat(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Findings as JSON, and what follows from them."""
-    for finding in found:
-        yield finding
-        yield from flat(finding["follows"])
+    return 1 if bad else findings.exit_code(run.diagnose().findings)
 
 
 def reproduce_command(options: argparse.Namespace) -> int:
@@ -441,15 +434,7 @@ def diagnose_command(options: argparse.Namespace) -> int:
         config = {name: x for name, x in log.config.items() if name in known}
         verdict = verdicts.diagnose(log.metrics, config, seeds=log.seeds, kind=log.kind, exact=False)
     if options.json:
-        print(
-            runs.json_text(
-                {
-                    "findings": [findings.to_json(f) for f in verdict.findings],
-                    "checked": verdict.checked,
-                    "unchecked": verdict.unchecked,
-                }
-            )
-        )
+        print(runs.json_text(dataclasses.asdict(verdict)))
         return findings.exit_code(verdict.findings)
     from rich.console import Console
 

@@ -139,7 +139,7 @@ def _episode(samples: Samples) -> Figure:
     shared = None
     for i, (title, x) in enumerate([*lines, ("reward", rewards), ("sum of rewards", np.cumsum(rewards))]):
         shared = axes = figure.add_subplot(grid[i + (1 if image else 0)], sharex=shared)
-        axes.plot(x, marker="o" if len(x) <= 50 else None, markersize=3, linewidth=1)
+        axes.plot(x, marker="o" if len(x) <= MARKED else None, markersize=3, linewidth=1)
         axes.set_ylabel(title, fontsize=8, rotation=0, ha="right", va="center")
         axes.tick_params(labelsize=8, labelbottom=title == "sum of rewards")
     ended = [name for name in ("terminated", "truncated") if r.steps[name][len(obs) - 1, 0]]

@@ -66,6 +66,8 @@ class Run:
     """what acting takes, of the run just trained; after `load`, read from the folder when it is first asked for"""
     given: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     """what its folder cannot name: `agent`, `env` and `env_params` of `load`"""
+    diagnosis: "Diagnosis | None" = dataclasses.field(default=None, repr=False, compare=False)
+    """what `diagnose` gave"""
 
     @property
     def score(self) -> str:
@@ -80,10 +82,12 @@ class Run:
         return last(self.metrics[self.score])
 
     def diagnose(self) -> "Diagnosis":
-        """What all health checks say of it: `rlref diagnose` from Python."""
-        from rlref import verdicts
+        """What all health checks say of it: `rlref diagnose` from Python. They are made once."""
+        if self.diagnosis is None:
+            from rlref import verdicts
 
-        return verdicts.of_run(self)
+            self.diagnosis = verdicts.of_run(self)
+        return self.diagnosis
 
     def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
         """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given.

@@ -97,6 +97,11 @@ class Series:
         return np.round(np.exp(self.at_start(self["entropy"]) / self.at_start(self["relative_entropy"])))
 
     @property
+    def kl(self) -> np.ndarray:
+        """The exact KL; its estimate where a log has no other."""
+        return self["kl"] if "kl" in self else self["approx_kl"]
+
+    @property
     def score(self) -> np.ndarray:
         """What a seed's score is read from."""
         return self["mean_policy_return"] if "mean_policy_return" in self else self["return_mean"]
@@ -288,21 +293,19 @@ def learning_rate_off(m: Series) -> Look:
 
 
 @check(
-    "WARN", GRADIENT, "Number of gradient steps is off", "gradient_steps", source="rlref",
+    "WARN", GRADIENT, "Number of gradient steps is off", "gradient_steps, beside what they should be", source="rlref",
     explains=(*STEPS, *CRITIC, *POLICY), tries="look at the loops over epochs and minibatches, and at target_kl",
 )  # fmt: skip
 def gradient_steps_off(m: Series) -> Look:
     """An update takes other than its number of gradient steps."""
-    if m.kind == "ppo":
-        expected = m.setting("update_epochs") * m.setting("num_minibatches")
-        fewer = m.setting("target_kl") is not None
-        whole = m["gradient_steps"] % m.setting("num_minibatches") != 0
-        off = np.where(fewer, (m["gradient_steps"] > expected) | whole, m["gradient_steps"] != expected)
-    else:
-        cycles, frequency = m.setting("cycles_per_update"), m.setting("train_frequency")
-        learned = (m["env_steps"] - m.setting("learning_starts")) // frequency + 1
-        off = np.abs(m["gradient_steps"] - np.clip(learned, 0, cycles)) > 1
-    return above(np.where(off, m["gradient_steps"], -1.0), -0.5)
+    steps = m["gradient_steps"]
+    if m.kind == "dqn":
+        learned = (m["env_steps"] - m.setting("learning_starts")) // m.setting("train_frequency") + 1
+        return above(np.abs(steps - np.clip(learned, 0, m.setting("cycles_per_update"))), 1)
+    expected = m.setting("update_epochs") * m.setting("num_minibatches")
+    if m.setting("target_kl") is None:
+        return above(np.abs(steps - expected), 0)
+    return above(np.maximum(steps - expected, steps % m.setting("num_minibatches")), 0)  # whole epochs, or fewer
 
 
 @check(
@@ -411,8 +414,8 @@ def extra_variance_off(m: Series) -> Look:
 )  # fmt: skip
 def floor_not_held(m: Series) -> Look:
     """The smallest variance is below what was added to every parameter: the noise floor is not added."""
-    added = np.concatenate([np.full((m.shape[0], 1), np.nan), m["extra_variance"][:, :-1]], axis=1)
-    return below(m["std_min"] ** 2 / np.where(added > 1e-9, added, np.nan), 0.99)
+    added = m.before(m["extra_variance"], 0)  # by one generation
+    return below(m["std_min"] ** 2 / added, 0.99, where=added > 1e-9)
 
 
 # --- The environment and the rewards.
@@ -436,10 +439,9 @@ def undiscounted_without_ends(m: Series) -> Look:
 def no_signal(m: Series) -> Look:
     """Neither reward nor return has varied since the first update: there is nothing to learn from."""
     high, low = ("return_max", "return_min") if "return_max" in m else ("return_mean", "return_mean")
-    spread = np.fmax.accumulate(m[high], axis=1) - np.fmin.accumulate(m[low], axis=1)
+    spread = spread_so_far(m[low], m[high])
     if "reward_max" in m:
-        of_rewards = np.fmax.accumulate(m["reward_max"], axis=1) - np.fmin.accumulate(m["reward_min"], axis=1)
-        spread = np.fmax(spread, of_rewards)
+        spread = np.fmax(spread, spread_so_far(m["reward_min"], m["reward_max"]))
     return below(spread, 1e-12, where=~(spread > 1e-12).any(axis=1, keepdims=True))
 
 
@@ -455,7 +457,7 @@ def targets_out_of_range(m: Series) -> Look:
 @check(
     "WARN", GRADIENT, "Rewards far too large", "largest |target|", source="rlref", window=0.05,
     explains=(
-        "targets_out_of_range", "gradient_clipped", "kl_high", "kl_huge", "kl_rises", "update_ratio_high",
+        "gradient_clipped", "kl_high", "kl_huge", "kl_rises", "update_ratio_high",
         "update_ratio_low", *CRITIC, *POLICY,
     ),
     tries="multiply the reward so that targets lie in [-3, 3]; never shift it: that changes the will to live",
@@ -465,6 +467,11 @@ def targets_huge(m: Series) -> Look:
     size, gamma = largest(m["target_min"], m["target_max"]), m.setting("gamma")
     # Targets beyond what such rewards can give are another matter: value_bound.
     return above(size, 400, where=size * (1 - gamma) <= 3 * largest_reward(m))
+
+
+def spread_so_far(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How far the largest of all maxima so far is from the smallest of all minima."""
+    return np.fmax.accumulate(high, axis=1) - np.fmin.accumulate(low, axis=1)
 
 
 def largest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -478,7 +485,7 @@ def largest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 )  # fmt: skip
 def max_return_far(m: Series) -> Look:
     """Some episodes do far better than the mean: the policy does the right thing at times."""
-    return above((m["return_max"] - m["return_mean"]) / np.where(m["return_std"] > 0, m["return_std"], np.nan), 4)
+    return above((m["return_max"] - m["return_mean"]) / m["return_std"], 4, where=m["return_std"] > 0)
 
 
 @check(
@@ -499,7 +506,7 @@ def length_constant(m: Series) -> Look:
 )  # fmt: skip
 def kl_huge(m: Series) -> Look:
     """One update changed the policy beyond recognition: .01 is very small, 10 is too much."""
-    return above(m["kl"] if "kl" in m else m["approx_kl"], 10)
+    return above(m.kl, 10)
 
 
 @check(
@@ -509,7 +516,7 @@ def kl_huge(m: Series) -> Look:
 )  # fmt: skip
 def kl_high(m: Series) -> Look:
     """The policy moves so fast that the samples it learns from are no longer its own."""
-    return above(m["kl"] if "kl" in m else m["approx_kl"], 0.1)
+    return above(m.kl, 0.1)
 
 
 @check(
@@ -519,7 +526,7 @@ def kl_high(m: Series) -> Look:
 def kl_above_usual(m: Series) -> Look:
     """Updates are larger than the usual .01 to .02, or than 1.5 x target_kl."""
     target = m.config.get("target_kl")
-    return above(m["kl"] if "kl" in m else m["approx_kl"], 1.5 * target if target else 0.02)
+    return above(m.kl, 1.5 * target if target else 0.02)
 
 
 @check(
@@ -528,8 +535,7 @@ def kl_above_usual(m: Series) -> Look:
 )  # fmt: skip
 def kl_tiny(m: Series) -> Look:
     """The policy hardly changes."""
-    annealed = m["learning_rate"] > 0.5 * m["learning_rate"][:, :1] if "learning_rate" in m else True
-    return below(m["kl"] if "kl" in m else m["approx_kl"], 1e-5, where=annealed)
+    return below(m.kl, 1e-5, where=early_rate(m) if "learning_rate" in m else True)
 
 
 @check(
@@ -539,10 +545,9 @@ def kl_tiny(m: Series) -> Look:
 )  # fmt: skip
 def kl_rises(m: Series) -> Look:
     """Each update changes the policy more than the last: old experience may be learned from again and again."""
-    kl = m["kl"] if "kl" in m else m["approx_kl"]
-    level = m.smooth(kl, 0.05)
+    level = m.smooth(m.kl, 0.05)
     rising = level > 1.05 * m.before(level, 0.1)
-    return above(level / np.maximum(m.at_start(kl), 5e-3), 5, where=rising & (m.progress > 0.3))
+    return above(level / np.maximum(m.at_start(m.kl), 5e-3), 5, where=rising & (m.progress > 0.3))
 
 
 @check(
@@ -657,7 +662,7 @@ def value_bound(m: Series) -> Look:
 
 @check(
     "ERROR", GRADIENT, "Values impossible", "largest |value| / bound", source="arithmetic", window=0.05,
-    explains=("value_bound", "overestimation_grows", *CRITIC, *POLICY),
+    explains=(*CRITIC, *POLICY),
     tries="is termination ignored, or the bootstrap counted twice? does the critic diverge?",
 )  # fmt: skip
 def value_impossible(m: Series) -> Look:
@@ -704,7 +709,7 @@ def overestimation_grows(m: Series) -> Look:
 
 
 @check(
-    "ERROR", ("ppo", "dqn"), "Entropy impossible", "relative_entropy", source="arithmetic", explains=POLICY,
+    "ERROR", GRADIENT, "Entropy impossible", "relative_entropy", source="arithmetic", explains=POLICY,
     tries="is it summed over the actions, and averaged over everything else? do the probabilities sum to 1?",
 )  # fmt: skip
 def entropy_impossible(m: Series) -> Look:
@@ -792,7 +797,7 @@ def policy_stuck(m: Series) -> Look:
 )  # fmt: skip
 def candidates_alike(m: Series) -> Look:
     """All candidates of the first generation score the same, though later returns vary: they do not differ."""
-    varies = np.fmax.accumulate(m["return_max"], axis=1) > np.fmin.accumulate(m["return_min"], axis=1)
+    varies = spread_so_far(m["return_min"], m["return_max"]) > 0
     return below(m["return_std"], 1e-9, where=(np.arange(m.shape[1]) == 0) & varies[:, -1:])
 
 
@@ -836,7 +841,7 @@ def policy_apart(m: Series) -> Look:
     """The mean's policy scores below every candidate drawn around it."""
     # Candidates share their keys, whose luck is not in their spread.
     scale = m["return_std"] + 0.25 * m.at_start(m["return_std"]) + 0.05 * np.abs(m["return_mean"])
-    return above((m["return_min"] - m["mean_policy_return"]) / np.where(scale > 0, scale, np.nan), 1)
+    return above((m["return_min"] - m["mean_policy_return"]) / scale, 1, where=scale > 0)
 
 
 # --- What came of it.
@@ -850,7 +855,7 @@ def policy_apart(m: Series) -> Look:
 def worse_than_start(m: Series) -> Look:
     """The policy does worse than the untrained one did: it learns the opposite, or has broken down."""
     gain, spread = m.score - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
-    return below(gain / np.where(spread > 0, spread, np.nan), -0.25, where=m.progress > 0.2)
+    return below(gain / spread, -0.25, where=(spread > 0) & (m.progress > 0.2))
 
 
 @check(
@@ -863,7 +868,7 @@ def no_progress(m: Series) -> Look:
     level = m.smooth(m.score, 0.05)
     best = np.fmax.accumulate(level, axis=1)
     gain, spread = best - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
-    return below(gain / np.where(spread > 0, spread, np.nan), 1, where=m.progress > 0.5)
+    return below(gain / spread, 1, where=(spread > 0) & (m.progress > 0.5))
 
 
 @check(
@@ -875,7 +880,7 @@ def fell_back(m: Series) -> Look:
     level = m.smooth(m.score, 0.05)
     best, start = np.fmax.accumulate(level, axis=1), m.at_start(m["return_mean"])
     real = best - start > 2 * m.at_start(m["return_std"])
-    return below((level - start) / np.where(real, best - start, np.nan), 0.5, where=m.progress > 0.3)
+    return below((level - start) / (best - start), 0.5, where=real & (m.progress > 0.3))
 
 
 @check(

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import fcntl
 import functools
-import importlib.util
 import json
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from mutants import MUTANTS
+from mutants import MUTANTS, plant
 from scipy import stats
 from scores import BENCHMARKS
 
@@ -184,20 +183,10 @@ class Changed:
 
 def module_of(case: Case, folder: Path) -> ModuleType:
     """The agent's file with the case's edits. Raises ValueError unless each old text occurs exactly once."""
-    source = (ROOT / "rlref" / f"{case.agent}.py").read_text()
-    for old, new in case.edits:
-        if (count := source.count(old)) != 1:
-            raise ValueError(f"{case.name}: the text to be replaced occurs {count} times, not once: {old!r}")
-        source = source.replace(old, new)
+    source = plant(case.name, (ROOT / "rlref" / f"{case.agent}.py").read_text(), case.edits)
     path = Path(tempfile.mkdtemp(dir=folder)) / f"{case.agent}.py"
     path.write_text(source)
-    spec = importlib.util.spec_from_file_location(case.agent, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[case.agent] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    return module
+    return load_agent(path)
 
 
 def about(case: Case) -> dict[str, Any]:

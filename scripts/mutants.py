@@ -4,6 +4,7 @@ Most have really been made in public code, or were found by reviewers who change
 `mutation_score.py` plants them.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -19,6 +20,15 @@ class Mutant(NamedTuple):
     """why it is no bug on these probes, and not counted; '' for a bug"""
     declared_later: bool = False
     """whether that was found only when nothing caught it"""
+
+
+def plant(name: str, source: str, edits: Iterable[tuple[str, str]]) -> str:
+    """`source` with each old text replaced by the new. Raises ValueError unless each occurs exactly once."""
+    for old, new in edits:
+        if (count := source.count(old)) != 1:
+            raise ValueError(f"{name}: the text to be replaced occurs {count} times, not once")
+        source = source.replace(old, new)
+    return source
 
 
 # Agent -> component -> the checks that isolate it: those that its bugs should fail first.

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mutants import COMPONENTS, MUTANTS, Mutant
+from mutants import COMPONENTS, MUTANTS, Mutant, plant
 
 from probes.ladder import LADDER
 from probes.oracles import ORACLES
@@ -46,9 +46,7 @@ def planted(agent: str, mutant: Mutant | None) -> str:
     source = (ROOT / "rlref" / f"{agent}.py").read_text()
     if mutant is None:
         return source
-    if (count := source.count(mutant.old)) != 1:
-        raise ValueError(f"{agent}, {mutant.name}: the text to be replaced occurs {count} times, not once")
-    return source.replace(mutant.old, mutant.new)
+    return plant(f"{agent}, {mutant.name}", source, [(mutant.old, mutant.new)])
 
 
 def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str, Any]:

@@ -479,7 +479,7 @@ def test_a_training_with_an_error_exits_with_1(check, code, capsys):
     if check == "entropy_collapse":
         found = grouped([found, one("gradient_zero", 9)])[0]
     summary = {"status": "finished", "nonfinite": [], "findings": [to_json(found)]}
-    run = Run("ppo", {}, [0], {}, summary)
+    run = Run("ppo", {}, [0], {}, summary, diagnosis=Diagnosis([found], [], {}))
     assert shown(TrainOptions(json=True), lambda display: run) == code
     assert json.loads(capsys.readouterr().out)["findings"][0]["check"] == check
 

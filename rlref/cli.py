@@ -1,5 +1,7 @@
 """The command line: `rlref train | diagnose | inspect | probe | envs | reproduce | export | play`.
 
+rlref.commands has the others: `report | compare | sweep | ablate | baselines`.
+
 Exit codes: 0 good, 1 a failure was found (a verdict or a finding is an ERROR, a seed became non-finite, a probe's check
 failed, a run did not come out the same or could not be written), 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
@@ -19,7 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rlref.errors import UsageError, nearest
+from rlref import commands
+from rlref.errors import Stopped, UsageError, nearest
 
 if TYPE_CHECKING:
     from rlref.runs import Run
@@ -34,6 +37,11 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
   rlref train ppo --help                 every setting
   rlref probe ./my_ppo.py                whether an agent is right, and if not, which part is wrong
   rlref diagnose RUN                     what is wrong with it, in words; also of logs of CleanRL and SB3
+  rlref report RUN                       one page that shows it; several runs: side by side
+  rlref compare A B                      whether one is better than another, and how surely
+  rlref baselines ENV                    a random policy, CEM, DQN and PPO: what to run first on a new problem
+  rlref sweep ppo                        random search: which settings matter, and whether the best can be trusted
+  rlref ablate ppo                       each option switched off, or on: which of them matter
   rlref inspect ENV                      what to look at before training: interface, scales, a random policy
   rlref train --resume RUN               go on with a run that was stopped or killed
   rlref reproduce RUN                    run it again, and say at which update the metrics part, if any
@@ -47,11 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=raw)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    train = commands.add_parser("train", help="train an agent over many seeds", add_help=False, allow_abbrev=False)
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    train = subparsers.add_parser("train", help="train an agent over many seeds", add_help=False, allow_abbrev=False)
     train.add_argument("--resume")
     train.add_argument("--distributed", action="store_true")
-    probing = commands.add_parser("probe", help="check an agent against environments whose answers are known")
+    probing = subparsers.add_parser("probe", help="check an agent against environments whose answers are known")
     probing.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
     probing.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated"
@@ -60,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     probing.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")
     probing.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     probing.add_argument("--json", action="store_true", help="print JSON, and nothing else")
-    again = commands.add_parser("reproduce", help="run a run again from its folder, and compare all metrics")
+    again = subparsers.add_parser("reproduce", help="run a run again from its folder, and compare all metrics")
     again.add_argument("run", type=Path, help="the run's folder")
     again.add_argument("--updates", type=int, help="how many to compare, from the first (default: all)")
     again.add_argument("--json", action="store_true", help="print JSON, and nothing else")
-    out = commands.add_parser("export", help="write one seed's parameters and settings to a file of its own")
-    playing = commands.add_parser("play", help="play whole episodes with a trained seed, greedy and sampled")
+    out = subparsers.add_parser("export", help="write one seed's parameters and settings to a file of its own")
+    playing = subparsers.add_parser("play", help="play whole episodes with a trained seed, greedy and sampled")
     for command in (out, playing):
         what = "the run's folder" if command is out else "the run's folder, or a file that `rlref export` wrote"
         command.add_argument("run", type=Path, help=what)
@@ -77,13 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     playing.add_argument("--episode-seed", type=int, default=0, help="which random numbers they meet (default: 0)")
     playing.add_argument("--gif", type=Path, help="draw the first greedy episode to this file")
     playing.add_argument("--agent", help="of an exported file: your own agent's file")
-    verdict = commands.add_parser("diagnose", help="say what is wrong with a run, since when, and what to try")
+    verdict = subparsers.add_parser("diagnose", help="say what is wrong with a run, since when, and what to try")
     verdict.add_argument(
         "run", type=Path, nargs="+",
         help="the run's folder; or logs of CleanRL or Stable-Baselines3, one per seed: CSV, TensorBoard's, or a folder",
     )  # fmt: skip
     verdict.add_argument("--json", action="store_true", help="print JSON, and nothing else")
-    inspecting = commands.add_parser("inspect", help="look at an environment, and a random policy in it")
+    inspecting = subparsers.add_parser("inspect", help="look at an environment, and a random policy in it")
     inspecting.add_argument("env", help="a gymnax id, or package.module:make_env")
     inspecting.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     inspecting.add_argument("--gamma", type=float, default=0.99, help="discount per step (default: 0.99)")
@@ -93,21 +101,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     inspecting.add_argument("--out", type=Path, help="folder for the pictures (default: inspect/ENV)")
     inspecting.add_argument("--json", action="store_true", help="print JSON, and nothing else")
-    listing = commands.add_parser("envs", help="list the environments that can be trained")
+    run = commands.add_to(subparsers)
+    listing = subparsers.add_parser("envs", help="list the environments that can be trained")
     listing.add_argument("--json", action="store_true", help="print JSON")
     options, rest = parser.parse_known_args(arguments)
     try:
         if options.command == "train":
             return train_command(options, rest)
+        if options.command in commands.OF_AGENTS:
+            return agent_command(options.command, rest)
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        run = {"probe": probe_command, "envs": envs_command, "reproduce": reproduce_command}
+        run |= {"probe": probe_command, "envs": envs_command, "reproduce": reproduce_command}
         run |= {"export": export_command, "play": play_command, "diagnose": diagnose_command}
         run |= {"inspect": inspect_command}
         return run[options.command](options)
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        return exit_code(str(stopped))
     except BrokenPipeError:  # `rlref ... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -164,18 +177,9 @@ class Budget:
 
 def train_command(given: argparse.Namespace, rest: Sequence[str]) -> int:
     """`rlref train AGENT [options]`, `rlref train --resume RUN [options]`."""
-    from rlref.agents import NAMES
-
-    # The first word, or none: elsewhere a word is some option's value.
-    agent, rest = (rest[0], rest[1:]) if rest and not rest[0].startswith("-") else (None, rest)
+    agent, rest = agent_in(rest)
     if agent is None and given.resume is None:
-        wants_help = any(a in ("-h", "--help") for a in rest)
-        print(
-            f"usage: rlref train AGENT [options]\n\nAGENT is {', '.join(NAMES)}, or your own file such as ./my_ppo.py; "
-            f"`rlref train {NAMES[0]} --help` shows all options",
-            file=sys.stdout if wants_help else sys.stderr,
-        )
-        return 0 if wants_help else 2
+        return usage("train", rest)
     # Options that are read before the others: what the others are depends on them.
     first = ["--resume", given.resume] if given.resume is not None else []
     arguments = [*first, *(["--distributed"] if given.distributed else []), *rest]
@@ -189,11 +193,49 @@ def train_command(given: argparse.Namespace, rest: Sequence[str]) -> int:
 
     if given.resume is not None:
         job = jobs.of_folder(Path(given.resume), agent)
-        options, config, budget = parsed(job.module, arguments, job)
+        options, config, budget = parsed("train", TrainOptions, job.module, arguments, job)
         return resume_run(job, options, config, budget, command)
     module = load_agent(agent or "")
-    options, config, budget = parsed(module, arguments)
+    options, config, budget = parsed("train", TrainOptions, module, arguments)
     return train_run(module, options, config, budget, command)
+
+
+def agent_in(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """The agent, and what follows it: it is the first word, or none, as elsewhere a word is some option's value."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    return None, arguments
+
+
+def usage(command: str, arguments: Sequence[str]) -> int:
+    """What a command takes that was given no agent; returns the exit code."""
+    from rlref.agents import NAMES
+
+    wants_help = any(a in ("-h", "--help") for a in arguments)
+    print(
+        f"usage: rlref {command} AGENT [options]\n\nAGENT is {', '.join(NAMES)}, or your own file such as ./my_ppo.py; "
+        f"`rlref {command} {NAMES[0]} --help` shows all options",
+        file=sys.stdout if wants_help else sys.stderr,
+    )
+    return 0 if wants_help else 2
+
+
+def agent_command(command: str, arguments: Sequence[str]) -> int:
+    """`rlref sweep AGENT [options]`, `rlref ablate AGENT [options]`."""
+    from rlref import envs, jobs
+    from rlref.agents import load_agent
+
+    agent, rest = agent_in(arguments)
+    if agent is None:
+        return usage(command, rest)
+    module = load_agent(agent)
+    options_class, run = commands.OF_AGENTS[command]
+    options, config, budget = parsed(command, options_class, module, rest)
+    env, env_params = envs.make_env(config.env_id)
+    env_params = envs.with_params(env_params, options.env_params)
+    if budget:
+        config = jobs.within(budget, module, config, env, env_params)
+    return run(module, options, config, env_params)
 
 
 def join(arguments: Sequence[str]) -> None:
@@ -211,13 +253,15 @@ def join(arguments: Sequence[str]) -> None:
     hosts.initialize(known.coordinator, known.num_processes, known.process_id)
 
 
-def parsed(module: ModuleType, arguments: Sequence[str], job: Any = None) -> tuple[TrainOptions, Any, int]:
+def parsed(
+    command: str, options_class: Any, module: ModuleType, arguments: Sequence[str], job: Any = None
+) -> tuple[Any, Any, int]:
     """How to run, the Config, and the budget in environment steps (0: the Config says it); defaults are `job`'s."""
     import tyro
 
     agent = module.__name__.rpartition(".")[2]
     config_class: Any = module.Config
-    sections: list[Any] = [("run", TrainOptions), ("config", config_class)]
+    sections: list[Any] = [("run", options_class), ("config", config_class)]
     settings = {f.name for f in dataclasses.fields(config_class)}
     if "num_generations" in settings and "total_timesteps" not in settings:
         sections.append(("budget", Budget))
@@ -235,7 +279,7 @@ def parsed(module: ModuleType, arguments: Sequence[str], job: Any = None) -> tup
         with contextlib.redirect_stderr(said):
             result, unknown = tyro.cli(
                 both,
-                prog=f"rlref train {agent}",
+                prog=f"rlref {command} {agent}",
                 args=list(arguments),
                 description=module.__doc__,
                 return_unknown_args=True,
@@ -247,12 +291,12 @@ def parsed(module: ModuleType, arguments: Sequence[str], job: Any = None) -> tup
         # tyro frames its message, and rules it off from the help below it.
         message, *_ = said.getvalue().partition("\n")[2].split("──")
         one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
-        raise UsageError(f"{one_line.rstrip('.')}. `rlref train {agent} --help` shows all") from None
+        raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {agent} --help` shows all") from None
     if unknown:
         fields = [f.name.replace("_", "-") for _, c in sections for f in dataclasses.fields(c)]
         raise UsageError(
             f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
-            f"`rlref train {agent} --help` shows all"
+            f"`rlref {command} {agent} --help` shows all"
         )
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
     if {"--total-timesteps", "--num-generations"} <= given:
@@ -341,9 +385,14 @@ def shown(options: TrainOptions, run_it: Callable[..., "Run"]) -> int:
     elif hosts.is_first():
         print_summary(run)
     if run.summary["status"] == "interrupted":
-        return 143 if run.summary["stopped_by"] == "SIGTERM" else 130
+        return exit_code(run.summary["stopped_by"])
     bad = run.summary["nonfinite"] or run.summary["status"] == "incomplete"
     return 1 if bad else findings.exit_code(run.diagnose().findings)
+
+
+def exit_code(signal: str) -> int:
+    """Of a training that a signal stopped."""
+    return 143 if signal == "SIGTERM" else 130
 
 
 def reproduce_command(options: argparse.Namespace) -> int:

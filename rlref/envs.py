@@ -37,6 +37,12 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         raise UsageError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
 
 
+def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any, Any]:
+    """`env`, or without one what `env_id` names; with `env_params`, or without them its defaults. Raises UsageError."""
+    env, default = make_env(env_id) if env is None else (env, checked(env, "env").default_params)
+    return env, default if env_params is None else env_params
+
+
 def _own_env(env_id: str) -> tuple[Any, Any]:
     module_name, _, attribute = env_id.partition(":")
     if os.getcwd() not in sys.path:

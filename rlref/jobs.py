@@ -38,10 +38,7 @@ class Job:
     @functools.cached_property
     def agent(self) -> Any:
         """The agent. Raises UsageError for settings or spaces that cannot train."""
-        try:
-            return self.make(self.config)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        return agent_of(self.module, self.config, self.env, self.env_params)
 
     def make(self, config: Any) -> Any:
         """The agent of one setting."""
@@ -100,7 +97,7 @@ class Job:
     @property
     def settings(self) -> dict[str, Any]:
         """The Config as plain numbers, strings and lists."""
-        return {f.name: plain(getattr(self.config, f.name)) for f in dataclasses.fields(self.config)}
+        return settings_of(self.config)
 
     @property
     def source(self) -> Path | None:
@@ -126,6 +123,14 @@ class Job:
             "eval_every": self.eval_every,
             "eval_episodes": self.eval_episodes,
         }
+
+
+def agent_of(module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
+    """The agent of a Config. Raises UsageError for settings or spaces that cannot train."""
+    try:
+        return module.make(config, env, env_params)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = None) -> Job:
@@ -190,10 +195,7 @@ def lengthened(job: Job, total_timesteps: int) -> Job:
 
 def within(budget: int, module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
     """`config` with as many generations as the environment steps `budget` allow. Raises UsageError if that is none."""
-    try:
-        most = module.make(dataclasses.replace(config, num_generations=1), env, env_params).steps_per_update
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    most = agent_of(module, dataclasses.replace(config, num_generations=1), env, env_params).steps_per_update
     if budget < most:
         raise UsageError(f"--total-timesteps is {budget}; one generation takes up to {most} environment steps")
     return dataclasses.replace(config, num_generations=budget // most)
@@ -237,6 +239,11 @@ def config_of(module: ModuleType, settings: dict[str, Any], batched: list[str]) 
         return tuple(map(tuples, x)) if isinstance(x, list) else x
 
     return module.Config(**{name: np.asarray(x) if name in batched else tuples(x) for name, x in settings.items()})
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """A Config as plain numbers, strings and lists."""
+    return {f.name: plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
 def plain(x: Any) -> Any:

@@ -30,12 +30,14 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rlref import envs, evaluation, findings, hosts, jobs, memory, runs, verdicts
+from rlref import sinks as metric_sinks
 from rlref.agents import load_agent
 from rlref.checkpoint import Checkpoints, DamagedError, place
 from rlref.errors import UsageError
 from rlref.extension import check_extension
 from rlref.jobs import Job
 from rlref.runs import Run
+from rlref.sinks import Row, Sink, Sinks, in_a_line
 from rlref.trained import Trained
 from rlref.verdicts import Diagnosis
 
@@ -84,6 +86,29 @@ class Plan(NamedTuple):
     padded: int
 
 
+class Clock:
+    """Where the host's time goes, in seconds: each `book` puts down what has gone by since the one before.
+
+    So they sum to all of it. The device works on while the host does something else; what is long on the host's side
+    alone shows under its own name, and makes the training wait only as far as it is longer than a chunk.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = {
+            "compiling": 0.0,
+            "training": 0.0,  # waiting for chunks of updates
+            "evaluation": 0.0,  # waiting longer, for an evaluation after a chunk
+            "checkpoints": 0.0,  # reading and writing them, as far as the training stood still for it
+            "logging": 0.0,  # metrics to the run's folder and to sinks, the display with its verdicts
+        }
+        self.at = time.monotonic()
+
+    def book(self, what: str) -> None:
+        now = time.monotonic()
+        self.seconds[what] += now - self.at
+        self.at = now
+
+
 class Programs(NamedTuple):
     """The compiled programs over one group's rows."""
 
@@ -91,6 +116,9 @@ class Programs(NamedTuple):
     chunk: Callable[..., Any]
     evaluate: Callable[..., Any] | None
     names: list[str]
+    """of the chunk's metrics"""
+    eval_names: list[str]
+    """of the evaluation's"""
     state: Any
     """the state's tree, of shapes `[padded rows, ...]`"""
 
@@ -109,6 +137,7 @@ def train(
     eval_episodes: int = 10,
     checkpoint_every: int | None = None,
     memory_gb: float | None = None,
+    sinks: Sequence[str | Sink] | None = None,
     command: Sequence[str] = (),
     display: Display | None = None,
 ) -> Run:
@@ -129,11 +158,14 @@ def train(
       checkpoint_every: updates between checkpoints in the run's folder; None: about one a minute; 0: none while it
         trains. There is one when it ends, and one when it is stopped, in any case.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
+      sinks: where metrics go as they come, besides the run's folder: "tensorboard", "csv", "parquet", all of them in
+        the folder, or objects of your own; see `rlref.sinks`. None: "tensorboard", if tensorboardX is installed.
       command: kept in the run's folder.
       display: where to show progress.
 
     Raises UsageError, in one line, before anything is trained or written, for whatever cannot work. Ctrl-C and SIGTERM
     end the training after the chunk under way; the Run has what was reached, and "interrupted" as its summary's status.
+    Its summary's "seconds" say where the time went, as `Clock` has it, in this call: not before, in a run resumed.
     """
     display = display or Silent()
     module = load_agent(agent)
@@ -152,9 +184,13 @@ def train(
     if seed + num_seeds > 2**31:
         sums = f"seed + num_seeds is {seed + num_seeds}"
         raise UsageError(f"{sums}; seeds are numbers below 2**31, and jax would silently fold larger ones")
+    path = None if run_dir is None else Path(run_dir)
+    chosen: list[str | Sink] = []
     with hosts.together():
-        if run_dir is not None and hosts.is_first() and Path(run_dir).exists():
-            raise UsageError(f"{run_dir} exists already and is never overwritten; give another --run-dir")
+        if hosts.is_first():
+            if path is not None and path.exists():
+                raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
+            chosen = metric_sinks.checked(metric_sinks.default(path) if sinks is None else sinks, path)
     own_env = env is not None
     if own_env:
         default_params = envs.checked(env, "env").default_params
@@ -167,11 +203,11 @@ def train(
     if eval_every > job.agent.num_updates:
         updates = job.agent.num_updates
         raise UsageError(f"eval_every is {eval_every}, more than the {updates} updates of this training")
-    plan = make_plan(job.num_rows, job_bytes(job, run_dir is not None), memory_gb, display)
+    plan = make_plan(job.num_rows, job_bytes(job, path is not None), memory_gb, display)
 
     folder = None
     with hosts.together():
-        if run_dir is not None and hosts.is_first():
+        if path is not None and hosts.is_first():
             about = {
                 **job.about,
                 "command": list(command),
@@ -182,9 +218,10 @@ def train(
                 "steps_per_update": job.agent.steps_per_update,
                 "rows_per_group": plan.rows,
                 "checkpoint_every": checkpoint_every,
+                "sinks": metric_sinks.names(chosen),
             }
-            folder = runs.Folder.create(Path(run_dir), job.source, job.code, about)
-    return run_job(job, plan, None if run_dir is None else Path(run_dir), folder, checkpoint_every, display)
+            folder = runs.Folder.create(path, job.source, job.code, about)
+    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen))
 
 
 def resume(
@@ -196,6 +233,7 @@ def resume(
     env_params: Any = None,
     checkpoint_every: int | None = None,
     memory_gb: float | None = None,
+    sinks: Sequence[str | Sink] = (),
     command: Sequence[str] = (),
     display: Display | None = None,
 ) -> Run:
@@ -210,6 +248,7 @@ def resume(
       agent, env, env_params: for runs whose folder cannot name them, because they were given from Python.
       checkpoint_every: as in `train`; without it, as the run had it.
       memory_gb, display: as in `train`.
+      sinks: more of them, and your own again; the built-in ones that the run has go on in any case.
       command: kept in the run's folder.
 
     Raises UsageError, with the folder as it was, if there is no run, if it is finished or being trained, if its
@@ -244,15 +283,19 @@ def resume(
                 changed = runs.changes(runs.read_json(path / "environment.json"), runs.environment(job.source))
             if changed:
                 display.warn(f"{path} goes on elsewhere, so not bit for bit as it would have: {'; '.join(changed)}")
+        chosen: list[str | Sink] = []
         with hosts.together():
             if folder:
+                had = about.get("sinks")
+                chosen = metric_sinks.going_on(had, sinks, path, display.warn)
+                about["sinks"] = list(dict.fromkeys([*(had or []), *metric_sinks.names(chosen)]))
                 folder.reopen(
                     runs.in_json(about | job.about | {"num_updates": job.agent.num_updates}),
                     job.source,
                     list(command),
                 )
         undo.pop_all()
-    return run_job(job, plan, path, folder, checkpoint_every, display)
+    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen))
 
 
 def check_numbers(**options: Any) -> None:
@@ -293,10 +336,11 @@ def run_job(
     checkpoint_every: int | None,
     display: Display,
     limit: int | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> Run:
     """Train a job from where its folder is to the end, or for its first `limit` updates.
 
-    `path` is None for a run in memory; `folder` is None in all processes but the first.
+    `path` is None for a run in memory; in all processes but the first `folder` is None and `sinks` is empty.
     """
     num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: runs.Pieces = {}
@@ -305,15 +349,17 @@ def run_job(
     with contextlib.ExitStack() as stack:
         if folder:
             stack.enter_context(contextlib.closing(folder))
-        started = time.monotonic()
+        clock = Clock()
         programs = compile_programs(job, plan, display)
-        compiled = time.monotonic()
+        clock.book("compiling")
         stop = stack.enter_context(signals())
+        opened = Sinks(sinks, path, display.warn)
+        stack.callback(opened.close)  # whatever happens
         for first in range(0, job.num_rows, plan.rows):
-            group = Group(programs, plan, job, first)
+            group = Group(programs, plan, job, first, clock)
             if job.num_rows > plan.rows:
                 display.say(f"rows {first} to {first + group.real - 1} of {job.num_rows}")
-            keeper = Keeper(job, group, path, folder, pieces, display)
+            keeper = Keeper(job, group, path, folder, pieces, opened, display)
             start = keeper.restore()
             steps_before += group.env_steps.sum()
             for update, values in group.train(start, num_updates, checkpoint_every, stop):
@@ -324,28 +370,31 @@ def run_job(
                 done = first * num_updates + group.real * (update + values["env_steps"].shape[1])
                 verdict = functools.partial(verdict_so_far, job, pieces, first)
                 display.progress(done, job.num_rows * num_updates, values, verdict)
+                clock.book("logging")
             keeper.close()
             complete &= keeper.complete
             policies.append(group.policy_leaves())
             stopped = group.stopped
             if stopped:
                 break
-        trained = time.monotonic()
+        clock.book("training")
 
         _, updates = runs.end_of(pieces)
         shape = (*job.shape, updates)
         joined = runs.join(pieces, shape)
         run = Run(job.name, job.settings, job.seeds, joined, {}, job.batched, job.agent.num_updates, path)
         run.trained = Trained(job, {name: np.concatenate([p[name] for p in policies]) for name in policies[0]})
+        train_seconds = sum(clock.seconds.values()) - clock.seconds["compiling"]
         steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
         run.summary = {
             "status": "interrupted" if stopped else "finished" if complete else "incomplete",
             **({"stopped_by": signal.Signals(stopped).name} if stopped else {}),
             **runs.summarise(run),
             "env_steps": steps,
-            "compile_seconds": round(compiled - started, 2),
-            "train_seconds": round(trained - compiled, 2),
-            "steps_per_second": round((steps - steps_before) / (trained - compiled)),
+            "compile_seconds": round(clock.seconds["compiling"], 2),
+            "train_seconds": round(train_seconds, 2),
+            "seconds": {what: round(x, 2) for what, x in clock.seconds.items()},
+            "steps_per_second": round((steps - steps_before) / train_seconds),
             "findings": [findings.to_json(f) for f in run.diagnose().findings],
         }
         if folder and complete:
@@ -458,11 +507,12 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
     with display.compiling("the training"):
         shardings = (config_sharding, by_row, everywhere, everywhere)
         compiled_chunk = jit(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
-    compiled_evaluate = None
+    compiled_evaluate, eval_names = None, []
     if job.eval_every:
+        eval_names = sorted(jax.eval_shape(evaluate, shapes, state, keys))
         with display.compiling("the evaluation"):
             compiled_evaluate = jit(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
-    return Programs(compiled_init, compiled_chunk, compiled_evaluate, names, state)
+    return Programs(compiled_init, compiled_chunk, compiled_evaluate, names, eval_names, state)
 
 
 class Stop:
@@ -473,10 +523,10 @@ class Stop:
 
 
 class Group:
-    """Rows that train at once: those of `job` from `first` on."""
+    """Rows that train at once: those of `job` from `first` on. Where the time goes is booked in `clock`."""
 
-    def __init__(self, programs: Programs, plan: Plan, job: Job, first: int):
-        self.programs, self.job, self.first = programs, job, first
+    def __init__(self, programs: Programs, plan: Plan, job: Job, first: int, clock: Clock | None = None):
+        self.programs, self.job, self.first, self.clock = programs, job, first, clock or Clock()
         self.by_row = NamedSharding(plan.mesh, P("seed"))
         self.padded, self.real = plan.padded, min(plan.rows, job.num_rows - first)
         # Rows that only fill up repeat the last one; they are dropped when metrics are read.
@@ -489,6 +539,11 @@ class Group:
         self.state: Any = None
         self.env_steps = np.zeros(self.real)  # of each row so far
         self.stopped = 0  # the signal that stopped it
+
+    @property
+    def names(self) -> list[str]:
+        """Of all metrics that `train` gives."""
+        return [*self.programs.names, *self.programs.eval_names, "steps_per_second"]
 
     def train(
         self, done: int, until: int, checkpoint_every: int | None, stop: Stop
@@ -541,13 +596,17 @@ class Group:
             pending = dispatched
 
     def _read(self, buffer: jax.Array, count: int, evaluation: Any) -> dict[str, np.ndarray]:
-        """Wait for a chunk's metrics, without the rows that only fill up."""
+        """Wait for a chunk's metrics, without the rows that only fill up; those of an evaluation are its last's."""
         # A row per line in memory, so that slicing keeps whole seeds together.
         array = hosts.to_host(buffer)[: self.real, :count]
+        self.clock.book("training")
+        evaluated = {name: hosts.to_host(x)[: self.real] for name, x in (evaluation or {}).items()}
+        self.clock.book("evaluation")
         values = {name: np.ascontiguousarray(array[:, :, i]) for i, name in enumerate(self.programs.names)}
-        for name, x in (evaluation or {}).items():
+        for name in self.programs.eval_names:
             values[name] = np.full((self.real, count), np.nan, np.float32)
-            values[name][:, -1] = hosts.to_host(x)[: self.real]
+            if name in evaluated:
+                values[name][:, -1] = evaluated[name]
         return values
 
     def policy_leaves(self) -> dict[str, np.ndarray]:
@@ -556,10 +615,21 @@ class Group:
         return {name: hosts.to_host(leaves[name])[: self.real] for name in self.job.policy_leaves}
 
 
+def rows_of(job: Job) -> list[Row]:
+    """What a job's rows are, for sinks."""
+    plain, seeds, labels = job.settings, job.row_seeds.tolist(), job.labels
+    settings = [None if job.num_settings is None else i // len(job.seeds) for i in range(job.num_rows)]
+    return [
+        Row(i, label, seed, setting, plain | {name: plain[name][setting] for name in job.batched}, tuple(job.batched))
+        for i, (label, seed, setting) in enumerate(zip(labels, seeds, settings, strict=True))
+    ]
+
+
 class Keeper:
     """Writes a group's metrics and checkpoints to the run's folder, and reads them back; for a run in memory, nothing.
 
-    What cannot be written, on a full disk for one, is warned of and tried again; the training goes on.
+    What cannot be written, on a full disk for one, is warned of and tried again; the training goes on. Sinks get the
+    metrics as well.
     """
 
     def __init__(
@@ -569,14 +639,15 @@ class Keeper:
         path: Path | None,
         folder: runs.Folder | None,
         pieces: runs.Pieces,
+        sinks: Sinks,
         display: Display,
     ):
         self.job, self.group, self.path, self.folder = job, group, path, folder
-        self.pieces, self.display = pieces, display
+        self.pieces, self.sinks, self.display = pieces, sinks, display
+        self.clock = group.clock
         self.checkpoints = None if path is None else Checkpoints(path, group.first)
         self.saved = 0  # updates done at the newest checkpoint
         self.complete = True  # whether the newest checkpoint and all metrics until then are on disk
-        self.board: runs.TensorBoard | None = None
 
     def restore(self) -> int:
         """Bring the group to its newest checkpoint, or to its start; returns the updates done."""
@@ -601,10 +672,16 @@ class Keeper:
                 dropped = self.folder.cut(group.first, kept)
                 if dropped and not update:
                     self.display.warn("there is no checkpoint to go on from: the training begins again")
-                labels = self.job.labels[group.first :][: group.real]
-                with self.unwritten("TensorBoard's events"):
-                    self.board = runs.TensorBoard(self.folder.path, labels, group.env_steps)
+        self.clock.book("checkpoints")
+        self.sinks.open(rows_of(self.job)[group.first :][: group.real], self._history(kept, update))
+        self.clock.book("logging")
         return update
+
+    def _history(self, kept: runs.Pieces, update: int) -> dict[str, np.ndarray]:
+        """All metrics of the first `update` updates, `[rows, update]`: every name also where there are none yet."""
+        shape = self.group.real, update
+        joined = runs.join({(0, start): piece for (_, start), piece in kept.items()}, shape)
+        return {name: joined.get(name, np.full(shape, np.nan, np.float32)) for name in self.group.names}
 
     def _newest(self) -> tuple[int, runs.Pieces, dict[str, np.ndarray]] | None:
         """The newest checkpoint that can be trusted: its update, all metrics until then, its leaves on the host."""
@@ -624,11 +701,7 @@ class Keeper:
     def keep(self, update: int, values: dict[str, np.ndarray]) -> None:
         """Keep a chunk's metrics, and write them now and then."""
         self.pieces[self.group.first, update] = values
-        board, self.board = self.board, None  # where it fails, its files end there
-        if board:
-            with self.unwritten("TensorBoard's events from here on"):
-                board.write(values)
-                self.board = board
+        self.sinks.write(update, values)
         if self.folder and time.monotonic() - self.folder.written_at > WRITE_SECONDS:
             with self.unwritten("metrics"):
                 self.folder.write_metrics(self.pieces)
@@ -637,32 +710,34 @@ class Keeper:
         """Write all metrics, then begin to write the state: a checkpoint never comes before its metrics."""
         if self.checkpoints is None:
             return
-        if self.board:
-            with self.unwritten("TensorBoard's events"):
-                self.board.flush()
+        self.sinks.flush()
+        self.clock.book("logging")
         self.complete = False
         before, self.saved = self.saved, 0  # where it fails, the same update is saved again
         with self.unwritten("the checkpoint before"):
             self.checkpoints.wait()
             self.saved = before
+        self.clock.book("checkpoints")
         with self.unwritten(f"the checkpoint of update {update}"):
             with hosts.together():
                 if self.folder:
                     self.folder.write_metrics(self.pieces)
+            self.clock.book("logging")
             if update != self.saved:
                 self.checkpoints.save(self.job.about, self.group.real, update, self.group.state)
                 self.saved = update
             self.complete = True
+        self.clock.book("checkpoints")
 
     def close(self) -> None:
-        if self.board:
-            with self.unwritten("TensorBoard's last events"):
-                self.board.close()
+        self.sinks.close()
+        self.clock.book("logging")
         if self.checkpoints:
             complete, self.complete = self.complete, False
             with self.unwritten("the last checkpoint"):
                 self.checkpoints.close()
                 self.complete = complete
+            self.clock.book("checkpoints")
 
     @contextlib.contextmanager
     def unwritten(self, what: str) -> Iterator[None]:
@@ -670,8 +745,7 @@ class Keeper:
         try:
             yield
         except Exception as error:  # the file system's errors come through Orbax in many kinds
-            reason = getattr(error, "strerror", None) or (str(error).splitlines() or [""])[0]
-            self.display.warn(f"{self.path}: {what} could not be written: {type(error).__name__}: {reason:.200}")
+            self.display.warn(f"{self.path}: {what} could not be written: {in_a_line(error)}")
 
 
 def _without_last(x: np.ndarray) -> np.ndarray:

@@ -26,7 +26,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlref import metrics as metric_table
 from rlref import stats
 from rlref.errors import UsageError
 
@@ -66,6 +65,8 @@ class Run:
     """what acting takes, of the run just trained; after `load`, read from the folder when it is first asked for"""
     given: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     """what its folder cannot name: `agent`, `env` and `env_params` of `load`"""
+    setting: int | None = None
+    """which setting of the run in `path` this is, if it is one of several"""
     diagnosis: "Diagnosis | None" = dataclasses.field(default=None, repr=False, compare=False)
     """what `diagnose` gave"""
 
@@ -81,6 +82,18 @@ class Run:
             return np.full(next(iter(self.metrics.values())).shape[:-1], np.nan)
         return last(self.metrics[self.score])
 
+    def of_setting(self, setting: int) -> "Run":
+        """One setting of a run with batched settings, as a run by itself. Raises UsageError if there is none."""
+        count = len(self.config[self.batched[0]]) if self.batched else 0
+        if not 0 <= setting < count:
+            there = f"it has 0 to {count - 1}" if count else "its settings are not batched"
+            raise UsageError(f"{self.path or 'the run'} has no setting {setting}; {there}")
+        config = self.config | {name: self.config[name][setting] for name in self.batched}
+        metrics = {name: x[setting] for name, x in self.metrics.items()}
+        one = dataclasses.replace(self, config=config, metrics=metrics, batched=[], setting=setting, diagnosis=None)
+        one.summary = {"status": self.summary["status"], **summarise(one)}
+        return one
+
     def diagnose(self) -> "Diagnosis":
         """What all health checks say of it: `rlref diagnose` from Python. They are made once."""
         if self.diagnosis is None:
@@ -89,8 +102,10 @@ class Run:
             self.diagnosis = verdicts.of_run(self)
         return self.diagnosis
 
-    def policy(self, seed: int, setting: int = 0) -> Callable[..., Any]:
+    def policy(self, seed: int, setting: int | None = None) -> Callable[..., Any]:
         """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given.
+
+        `setting` is which one of several, the first without it.
 
         Raises UsageError if there is no such seed, or, of a run from a folder, what `rlref.trained.of_folder` raises.
         """
@@ -99,7 +114,8 @@ class Run:
 
             assert self.path is not None
             self.trained = trained.of_folder(self.path, **self.given)
-        return self.trained.policy(self.trained.row(seed, setting))
+        setting = self.setting if setting is None else setting
+        return self.trained.policy(self.trained.row(seed, setting or 0))
 
     def to_frame(self) -> "pd.DataFrame":
         """One line per seed and update (and setting), with a column per metric."""
@@ -499,52 +515,3 @@ def _git(folder: Path, *arguments: str) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout
-
-
-class TensorBoard:
-    """A file of events per row, fed with the last update of each chunk; none where tensorboardX is not installed.
-
-    tensorboardX's SummaryWriter has a thread write them. That ends on a full disk, and the training would wait for it
-    for ever; so they are written at once here. All methods raise OSError.
-    """
-
-    def __init__(self, path: Path, names: list[str], env_steps: np.ndarray):
-        """`env_steps` of each row so far: whatever was written after it, by a run now resumed, is hidden."""
-        self.files: list[Any] = []
-        try:
-            from tensorboardX.event_file_writer import EventsWriter
-            from tensorboardX.proto.event_pb2 import Event, SessionLog
-        except ImportError:
-            return
-        for name, steps in zip(names, env_steps, strict=True):
-            folder = path / "tensorboard" / name
-            folder.mkdir(parents=True, exist_ok=True)
-            file = EventsWriter(str(folder / "events"), f".{int(steps)}")
-            self.files.append(file)
-            if steps:
-                begin = SessionLog(status=SessionLog.START)
-                file.write_event(Event(wall_time=time.time(), step=int(steps) + 1, session_log=begin))
-
-    def write(self, values: dict[str, np.ndarray]) -> None:
-        """Write the last update of metrics `[rows, updates]`."""
-        if not self.files:
-            return
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        for i, file in enumerate(self.files):
-            scalars = []
-            for name, x in values.items():
-                if np.isfinite(x[i, -1]):
-                    tag = metric_table.BY_NAME[name].tag if name in metric_table.BY_NAME else f"diag/{name}"
-                    scalars.append(Summary.Value(tag=tag, simple_value=x[i, -1]))
-            step = int(values["env_steps"][i, -1])
-            file.write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=scalars)))
-
-    def flush(self) -> None:
-        for file in self.files:
-            file.flush()
-
-    def close(self) -> None:
-        for file in self.files:
-            file.close()

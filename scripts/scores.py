@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import rlref
-from rlref import envs, stats
+from rlref import stats
 from rlref.agents import load_agent
+from rlref.reference import random_return
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -151,29 +152,6 @@ BENCHMARKS = {
         lambda x, _: iqm_of(x) >= -200,
     ),
 }
-
-
-def random_return(env_id: str, episodes: int = 500) -> float:
-    """Mean return of uniformly random actions, over whole episodes."""
-    import jax
-    import jax.numpy as jnp
-
-    env, params = envs.make_env(env_id)
-    space = env.action_space(params)
-
-    def episode(key: jax.Array) -> jax.Array:
-        key, key_reset = jax.random.split(key)
-        _, state = env.reset(key_reset, params)
-
-        def step(carry: Any) -> Any:
-            key, state, total, _ = carry
-            key, key_act, key_env = jax.random.split(key, 3)
-            _, state, reward, terminated, truncated, _ = env.step(key_env, state, space.sample(key_act), params)
-            return key, state, total + reward, terminated | truncated
-
-        return jax.lax.while_loop(lambda carry: ~carry[3], step, (key, state, jnp.float32(0), jnp.bool(False)))[2]
-
-    return float(jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(0), episodes)).mean())
 
 
 def figure(results: dict[str, Any]) -> None:

@@ -255,27 +255,14 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
     assert run.summary["status"] == "incomplete"
     assert (run.scores == rlref.load(whole).scores).all()
     texts = " ".join(str(w.message) for w in warned)
-    for what in ("TensorBoard's", "the checkpoint of update 12", "the checkpoint of update 20"):
-        assert f"{what} " in texts
-        assert "could not be written: OSError: File too large" in texts
+    assert len(re.findall("the sink TensorBoard could not be [a-z0-9 ]+ and ends: OSError: File too large", texts)) == 1
+    for what in ("the checkpoint of update 12", "the checkpoint of update 20"):
+        assert f"{what} could not be written: OSError: File too large" in texts
     assert rlref.load(tmp_path / "run").summary["status"] == "killed"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whether a checkpoint was whole before the disk was full is a matter of luck
         assert resume(tmp_path / "run").summary["status"] == "finished"
     assert_same(tmp_path / "run", whole)
-
-
-def test_events_that_cannot_be_written_leave_the_run_complete(tmp_path, monkeypatch):
-    real = runs.TensorBoard.close
-
-    def close(self):
-        real(self)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(runs.TensorBoard, "close", close)
-    with pytest.warns(UserWarning, match="TensorBoard's last events could not be written"):
-        run = train("ppo", tmp_path / "run", eval_every=0)
-    assert run.summary["status"] == rlref.load(tmp_path / "run").summary["status"] == "finished"
 
 
 def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):

@@ -1,0 +1,132 @@
+"""Training variants of one agent: as many as possible in one program.
+
+    runs = variants.train("ppo", ppo.Config(), {"defaults": {}, "no bonus": {"ent_coef": 0.0}}, num_seeds=16)
+
+Settings that are traced differ from row to row of one program; every combination of the others is a program, and a
+run's folder, of its own. `rlref sweep`, `ablate` and `baselines` train with it.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rlref import envs, jobs, runner, runs
+from rlref.agents import load_agent
+from rlref.errors import Stopped, UsageError, nearest
+from rlref.runs import Run
+
+Changes = Mapping[str, Any]  # setting -> the value it has instead of the base Config's
+
+
+def train(
+    agent: Any,
+    config: Any,
+    variants: Mapping[str, Changes],
+    *,
+    num_seeds: int,
+    seed: int = 0,
+    env: Any = None,
+    env_params: Any = None,
+    folder: Path | None = None,
+    memory_gb: float | None = None,
+    display: runner.Display | None = None,
+) -> dict[str, Run]:
+    """Train every variant of `config` with the same seeds; returns a Run per variant, by its label.
+
+    Args:
+      agent, num_seeds, seed, env, env_params, memory_gb, display: as in `rlref.train`.
+      config: the Config that all variants start from.
+      variants: label -> what is changed.
+      folder: where the runs' folders go; if it holds these variants' already, they are gone on with, and only loaded
+        if they are finished.
+
+    Raises UsageError for a setting that the agent does not have, or a folder of other variants; Stopped.
+    """
+    module = load_agent(agent)
+    display = display or runner.Silent()
+    configs = {label: changed(module, config, changes) for label, changes in variants.items()}
+    groups = [(labels, batched([configs[label] for label in labels])) for labels in grouped(configs)]
+    made, params = envs.resolved(config.env_id, env, env_params)
+    for labels, _ in groups:
+        jobs.agent_of(module, configs[labels[0]], made, params)  # what cannot be trained is said before anything is
+    if folder is not None:
+        keep_to(folder, described(module, configs, range(seed, seed + num_seeds), env_params))
+    results: dict[str, Run] = {}
+    for number, (labels, together) in enumerate(groups):
+        if len(groups) > 1:
+            shown = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+            display.say(f"program {number + 1} of {len(groups)}: {shown}")
+        path = None if folder is None else folder / f"{number:03d}"
+        given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
+        if path is not None and (path / "summary.json").exists():
+            run = runs.load(path, agent=module, env=env, env_params=env_params)
+        elif path is not None and (path / "config.json").exists():
+            run = runner.resume(path, agent=module, **given)
+        else:
+            run = runner.train(module, together, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
+        if run.summary["status"] == "interrupted":
+            raise Stopped(run.summary["stopped_by"])
+        for i, label in enumerate(labels):
+            results[label] = run.of_setting(i) if run.batched else run
+    return {label: results[label] for label in variants}
+
+
+def changed(module: ModuleType, config: Any, changes: Changes) -> Any:
+    """`config` with changes. Raises UsageError for a setting that the agent does not have."""
+    known = [f.name for f in dataclasses.fields(module.Config)]
+    for name in changes:
+        if name not in known:
+            agent = module.__name__.rpartition(".")[2]
+            raise UsageError(f"{agent} has no setting {name!r}.{nearest(name, known)} It has {', '.join(known)}")
+    return dataclasses.replace(config, **changes)
+
+
+def grouped(configs: Mapping[str, Any]) -> list[list[str]]:
+    """The labels of those Configs that one program can train together."""
+    groups: dict[str, list[str]] = {}
+    for label, config in configs.items():
+        # None in place of a traced setting shapes the program, too.
+        fixed = jobs.settings_of(config) | {name: x is None for name, x in jobs.traced_settings(config).items()}
+        groups.setdefault(repr(fixed), []).append(label)
+    return list(groups.values())
+
+
+def batched(configs: list[Any]) -> Any:
+    """One Config of several that `grouped` put together: the settings that differ hold a value for each."""
+    values = {name: [getattr(c, name) for c in configs] for name in jobs.traced_settings(configs[0])}
+    differ = {name: np.asarray(x, np.float64) for name, x in values.items() if any(y != x[0] for y in x)}
+    if len(configs) > 1 and not differ:
+        raise UsageError("several variants have the same settings; each must differ from the others")
+    return dataclasses.replace(configs[0], **differ)
+
+
+def described(module: ModuleType, configs: Mapping[str, Any], seeds: range, env_params: Any) -> dict[str, Any]:
+    """All that decides what is trained, as JSON."""
+    code = Path(module.__file__).read_bytes() if module.__file__ else b""
+    return {
+        "source_sha256": hashlib.sha256(code).hexdigest(),
+        "variants": {label: runs.in_json(jobs.settings_of(config)) for label, config in configs.items()},
+        "seeds": list(seeds),
+        "env_params": None if env_params is None else repr(env_params),
+    }
+
+
+def keep_to(folder: Path, about: dict[str, Any]) -> None:
+    """Write what a folder is of, or check that it is of the same. Raises UsageError if it is not."""
+    file = folder / "variants.json"
+    if not file.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"{folder} exists already and is never overwritten; give another --run-dir")
+        with runs.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            runs.write_json(file, about)
+        return
+    there = runs.read_json(file)
+    if other := [name for name, x in json.loads(runs.json_text(about)).items() if there.get(name) != x]:
+        raise UsageError(f"{folder} was begun with other {other[0]}; give another --run-dir, or the same command again")

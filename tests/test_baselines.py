@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+
+from rlref import baselines, envs, reference, variants
+from rlref.errors import UsageError
+from rlref.runs import Run
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """In place of training and of random play: each agent's scores lie about a number."""
+
+    def plant(**means):
+        def runs_of(module, config, given, *, num_seeds, seed, **_):
+            ((name, changes),) = given.items()
+            assert changes == {}
+            scores = means[name] + np.random.default_rng(len(name)).normal(size=num_seeds)
+            metrics = {"env_steps": np.full((num_seeds, 1), 5e4), "return_mean": scores[:, None]}
+            return {name: Run(name, {"env_id": config.env_id}, list(range(num_seeds)), metrics, {"status": "finished"})}
+
+        monkeypatch.setattr(variants, "train", runs_of)
+        monkeypatch.setattr(reference, "random_returns", lambda _, __, n, seed: np.full(n, means["random"] + seed))
+
+    return plant
+
+
+def test_all_in_one_table(planted):
+    planted(random=20, cem=100, dqn=300, ppo=23.5)
+    found = baselines.baselines("CartPole-v1", total_timesteps=200_000)
+    title, rows = baselines.table(found)
+    assert [row["policy"] for row in rows] == ["random", "cem", "dqn", "ppo"]
+    assert [row["than random"] for row in rows] == ["", "better", "better", "not shown"]
+    assert [row["steps"] for row in rows] == ["0", "50,000", "50,000", "50,000"]
+    assert "CartPole-v1, 8 seeds" in title
+    assert found.verdict.startswith("dqn reaches most: IQM 299.6")
+    assert found.verdict.endswith("better than a random policy: dqn, cem")
+
+
+def test_nothing_better_than_random(planted):
+    planted(random=20, cem=20, dqn=20, ppo=10)
+    found = baselines.baselines("CartPole-v1", total_timesteps=200_000)
+    assert "rlref inspect CartPole-v1" in found.verdict
+
+
+def test_an_agent_that_does_not_fit_is_named(planted):
+    planted(random=-1200, cem=-200, ppo=-900)
+    found = baselines.baselines("Pendulum-v1", total_timesteps=50_000_000)
+    assert list(found.runs) == ["random", "cem", "ppo"]
+    assert "Discrete" in found.unfit["dqn"]
+    found = baselines.baselines("Pendulum-v1", total_timesteps=10_000)
+    assert "one generation takes" in found.unfit["cem"]
+
+
+def test_nothing_can_be_trained(planted):
+    with pytest.raises(UsageError, match="ppo: total_timesteps"):
+        baselines.baselines("CartPole-v1", total_timesteps=10)
+
+
+def test_random_policy_is_played():
+    env, params = envs.make_env("CartPole-v1")
+    run = baselines.random_run("CartPole-v1", env, params, range(3, 6), 1000)
+    assert run.seeds == [3, 4, 5]
+    assert run.scores.shape == (3,)
+    # A random policy balances the pole for 22 steps, give or take 12: a mean of 100 is within 5 of that.
+    np.testing.assert_allclose(run.scores, 22, atol=5)
+    assert len(set(run.scores.tolist())) == 3
+    np.testing.assert_array_equal(
+        run.scores, baselines.random_run("CartPole-v1", env, params, range(3, 6), 1000).scores
+    )

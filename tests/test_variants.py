@@ -1,0 +1,123 @@
+import counting_env
+import numpy as np
+import pytest
+
+import rlref
+from rlref import ppo, runner, variants
+from rlref.errors import Stopped, UsageError
+
+BASE = ppo.Config(total_timesteps=48, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,))
+VARIANTS = {
+    "given": {},
+    "fast": {"learning_rate": 1e-2},
+    "no bonus": {"ent_coef": 0.0, "max_grad_norm": float("inf")},
+    "constant": {"anneal_lr": False},
+}
+
+
+def train(folder=None, given=VARIANTS, **options):
+    options = {"num_seeds": 2, "seed": 5, "env": counting_env.Counting(), "folder": folder} | options
+    return variants.train("ppo", BASE, given, **options)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("variants") / "of-ppo"
+    return folder, train(folder)
+
+
+def test_each_variant_is_a_run_with_its_own_settings(kept):
+    _, trained = kept
+    assert list(trained) == list(VARIANTS)
+    for label, changes in VARIANTS.items():
+        run = trained[label]
+        assert run.seeds == [5, 6]
+        assert run.batched == []
+        assert {x.shape for x in run.metrics.values()} == {(2, 4)}
+        for name in ("learning_rate", "ent_coef", "max_grad_norm", "anneal_lr"):
+            assert run.config[name] == pytest.approx(changes.get(name, getattr(BASE, name)))
+    rates = {label: run.metrics["learning_rate"][0] for label, run in trained.items()}
+    np.testing.assert_allclose(rates["fast"], 1e-2 * np.array([1, 0.75, 0.5, 0.25]))
+    np.testing.assert_allclose(rates["constant"], 2.5e-4)
+
+
+def test_those_of_one_program_share_a_run(kept):
+    folder, trained = kept
+    assert sorted(path.name for path in folder.iterdir()) == ["000", "001", "variants.json"]
+    assert [trained[label].path.name for label in VARIANTS] == ["000", "000", "000", "001"]
+    assert [trained[label].setting for label in VARIANTS] == [0, 1, 2, None]
+
+
+def test_a_variant_is_what_it_would_be_alone(kept):
+    alone = rlref.train("ppo", BASE.replace(learning_rate=1e-2), num_seeds=2, seed=5, env=counting_env.Counting())
+    for name, x in alone.metrics.items():
+        if name != "steps_per_second":
+            np.testing.assert_allclose(kept[1]["fast"].metrics[name], x, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_its_policy_is_that_of_its_setting(kept):
+    fast = kept[1]["fast"]
+    row = fast.trained.row(6, 1)
+    assert fast.trained.job.config_of(row).learning_rate == pytest.approx(1e-2)
+    obs = np.zeros(counting_env.Counting().observation_space(None).shape)
+    assert fast.policy(6)(obs) == fast.trained.policy(row)(obs)
+
+
+def test_what_is_finished_is_loaded(kept, monkeypatch):
+    folder, trained = kept
+
+    def trains_again(*arguments, **options):
+        raise AssertionError
+
+    monkeypatch.setattr(runner, "train", trains_again)
+    monkeypatch.setattr(runner, "resume", trains_again)
+    for label, run in train(folder).items():
+        np.testing.assert_array_equal(run.scores, trained[label].scores)
+        assert run.config == trained[label].config
+
+
+@pytest.mark.parametrize("other", [{"seed": 6}, {"num_seeds": 3}, {"given": {"given": {}}}])
+def test_a_folder_of_something_else_is_refused(kept, other):
+    with pytest.raises(UsageError, match="was begun with other"):
+        train(kept[0], **other)
+
+
+def test_a_folder_that_is_not_ours_is_refused(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match="never overwritten"):
+        train(tmp_path)
+
+
+def test_stopped_and_gone_on_with(kept, tmp_path, monkeypatch):
+    folder = tmp_path / "stopped"
+    real, calls = runner.train, []
+
+    def once(*arguments, **options):
+        calls.append(options["run_dir"].name)
+        run = real(*arguments, **options)
+        if len(calls) == 2:
+            run.summary |= {"status": "interrupted", "stopped_by": "SIGINT"}
+        return run
+
+    monkeypatch.setattr(runner, "train", once)
+    with pytest.raises(Stopped, match="SIGINT"):
+        train(folder)
+    again = train(folder)
+    assert calls == ["000", "001"]
+    for label, run in again.items():
+        np.testing.assert_array_equal(run.scores, kept[1][label].scores)
+
+
+def test_what_cannot_be_trained_is_said_before_anything_is(tmp_path):
+    with pytest.raises(UsageError, match="num_minibatches"):
+        train(tmp_path / "run", given={"given": {}, "odd": {"num_minibatches": 7}})
+    with pytest.raises(UsageError, match="Did you mean 'learning_rate'"):
+        train(tmp_path / "run", given={"given": {}, "odd": {"learning_rat": 1.0}})
+    with pytest.raises(UsageError, match="same settings"):
+        train(tmp_path / "run", given={"given": {}, "same": {}})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_setting_that_is_none_shapes_the_program():
+    configs = {label: BASE.replace(target_kl=x) for label, x in {"a": None, "b": 0.1, "c": 0.2}.items()}
+    assert variants.grouped(configs) == [["a"], ["b", "c"]]

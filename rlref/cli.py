@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlref import commands
 from rlref.errors import Stopped, UsageError, nearest
@@ -152,6 +152,8 @@ class TrainOptions:
     """updates between evaluations; 0 for none"""
     eval_episodes: int = 10
     """episodes of an evaluation, per seed, greedy and (but for DQN) sampled"""
+    log: tuple[Literal["tensorboard", "csv", "parquet"], ...] | None = None
+    """where metrics go as they come, besides the run's own files; None: to TensorBoard if tensorboardX is installed"""
     memory_gb: float | None = None
     """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
     distributed: bool = False
@@ -331,6 +333,7 @@ def train_run(module: ModuleType, options: TrainOptions, config: Any, budget: in
             eval_episodes=options.eval_episodes,
             checkpoint_every=options.checkpoint_every,
             memory_gb=options.memory_gb,
+            sinks=options.log,
             command=command,
         ),
     )
@@ -368,6 +371,7 @@ def resume_run(job: Any, options: TrainOptions, config: Any, budget: int, comman
             agent=job.module,
             checkpoint_every=options.checkpoint_every,
             memory_gb=options.memory_gb,
+            sinks=options.log or (),
             command=command,
         ),
     )

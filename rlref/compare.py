@@ -213,21 +213,9 @@ def _run_at(path: str) -> Run:
     run = runs.load(folder)
     if setting is None:
         return run
-    if not run.batched:
-        raise UsageError(f"{folder} has one setting only: give it without #{setting}")
-    count = len(run.config[run.batched[0]])
-    if not setting.isdecimal() or int(setting) >= count:
-        raise UsageError(f"{folder} has the settings 0 to {count - 1}, none that is {setting!r}")
-    return setting_of(run, int(setting))
-
-
-def setting_of(run: Run, setting: int) -> Run:
-    """One setting of a run with batched settings, as a run of its own. It cannot act: its policies stay with `run`."""
-    config = run.config | {name: run.config[name][setting] for name in run.batched}
-    metrics = {name: x[setting] for name, x in run.metrics.items()}
-    one = dataclasses.replace(run, config=config, metrics=metrics, batched=[], trained=None, diagnosis=None)
-    one.summary = run.summary | runs.summarise(one)
-    return one
+    if not setting.isdecimal():
+        raise UsageError(f"{path!r} names no setting: that is a number from 0 on, as in {folder}#0")
+    return run.of_setting(int(setting))
 
 
 def _add(by_environment: dict[str, Run], label: str, run: Run) -> None:

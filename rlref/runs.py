@@ -3,7 +3,7 @@
     config.json        settings, options, and the command        environment.json   versions, devices, git commit, date
     metrics/*.npz      chunks of metrics, `[row, update]`         summary.json       scores and how the run ended
     source/            the agent's file as run, uncommitted diff  tensorboard/       events, if tensorboardX is there
-    checkpoints/       the whole state: see rlref.checkpoint
+    checkpoints/       the whole state: see rlref.checkpoint      metrics.csv, metrics.parquet/   if asked for
 
 Every file is written under another name and then moved, so that a killed run leaves a folder that loads.
 """

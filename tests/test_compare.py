@@ -107,11 +107,11 @@ def test_a_setting_is_chosen_by_its_number(tmp_path):
     assert (run.config["gamma"], run.batched, run.scores.tolist()) == (0.999, [], [2, 2])
     assert run.summary["iqm"] == 2
     assert compare.compare([first, last]).differing[0] == ("CartPole-v1", "gamma", ("0.9", "0.999"))
-    with pytest.raises(UsageError, match="has the settings 0 to 2, none that is '3'"):
+    with pytest.raises(UsageError, match="has no setting 3; it has 0 to 2"):
         compare.read([f"{sweep}#3"])
     with pytest.raises(UsageError, match=r"several settings on CartPole-v1: choose one, as .*sweep#0"):
         compare.compare([first, Method("all", {"CartPole-v1": runs.load(sweep)})])
-    with pytest.raises(UsageError, match="has one setting only"):
+    with pytest.raises(UsageError, match="has no setting 0; its settings are not batched"):
         compare.read([folder_of(tmp_path / "one") + "#0"])
 
 

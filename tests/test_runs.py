@@ -191,39 +191,16 @@ def test_json_has_null_for_nan(tmp_path):
     assert (written["a"], written["b"]) == ([None, 1.0], None)
 
 
-def test_tensorboard_events_are_written_where_it_is_installed(run):
-    pytest.importorskip("tensorboardX")
-    assert sorted(p.name for p in (run.path / "tensorboard").iterdir()) == ["seed-0", "seed-1"]
-    for seed, folder in enumerate(sorted((run.path / "tensorboard").iterdir())):
-        (file,) = folder.glob("events.*")
-        *_, last = events(file)
-        assert last.step == run.metrics["env_steps"][seed, -1]
-        values = {value.tag: value.simple_value for value in last.summary.value}
-        assert values["losses/value_loss"] == run.metrics["value_loss"][seed, -1]
-        assert np.isfinite(list(values.values())).all()
-
-
-def test_events_after_the_checkpoint_are_hidden_when_a_run_goes_on(tmp_path):
-    proto = pytest.importorskip("tensorboardX.proto.event_pb2")
-    values = {"env_steps": np.array([[32.0]]), "kl": np.array([[0.5]])}
-    for steps in (0, 16):
-        board = runs.TensorBoard(tmp_path, ["seed-0"], np.array([steps]))
-        board.write(values)
-        board.close()
-    first, second = sorted((tmp_path / "tensorboard" / "seed-0").iterdir(), key=lambda p: int(p.suffix[1:]))
-    assert [e.session_log.status for e in events(first)] == [0, 0]
-    _, begin, scalars = events(second)
-    assert (begin.step, begin.session_log.status) == (17, proto.SessionLog.START)
-    assert (scalars.step, scalars.summary.value[1].tag) == (32, "diag/kl")
-
-
-def events(file):
-    """The events of a file: each is its length in 8 bytes, 4 bytes of checksum, itself, and 4 bytes more."""
-    from tensorboardX.proto.event_pb2 import Event
-
-    content, found = file.read_bytes(), []
-    while content:
-        length = int.from_bytes(content[:8], "little")
-        found.append(Event.FromString(content[12 : 12 + length]))
-        content = content[16 + length :]
-    return found
+def test_one_setting_of_several():
+    both = rlref.train("ppo", SMALL.replace(learning_rate=[1e-3, 1e-2]), num_seeds=2, env=counting_env.Counting())
+    one = both.of_setting(1)
+    assert one.config == both.config | {"learning_rate": 1e-2}
+    assert (one.batched, one.setting) == ([], 1)
+    np.testing.assert_array_equal(one.scores, both.scores[1])
+    np.testing.assert_allclose(one.metrics["learning_rate"][0, 0], 1e-2)
+    assert one.summary["iqm"] == both.summary["iqm"][1]
+    for wrong in (-1, 2):
+        with pytest.raises(UsageError, match="it has 0 to 1"):
+            both.of_setting(wrong)
+    with pytest.raises(UsageError, match="not batched"):
+        one.of_setting(0)

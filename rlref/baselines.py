@@ -67,7 +67,9 @@ def baselines(
 
     Args:
       env_id: the environment; with `env`, what to call it.
-      total_timesteps: environment steps of one seed; CEM takes as many whole generations as fit.
+      total_timesteps: environment steps of one seed. How many a generation of CEM takes depends on how long its
+        episodes last: it trains its default number of generations, or more if they are sure to fit, and its score is
+        that of the last generation within these steps.
       num_seeds, seed: the seeds of every agent.
       env, env_params, memory_gb, display: as in `rlref.train`.
       folder: where the runs' folders go; what is there already of the same is not trained again.
@@ -75,6 +77,8 @@ def baselines(
     Raises UsageError where no agent can be trained; `errors.Stopped`.
     """
     display = display or Silent()
+    if total_timesteps < 1 or num_seeds < 1:
+        raise UsageError(f"total_timesteps is {total_timesteps} and num_seeds {num_seeds}; they must be at least 1")
     made, params = envs.resolved(env_id, env, env_params)
     envs.check_interface(made, params, env_id)
     trained = {"random": random_run(env_id, made, params, range(seed, seed + num_seeds), total_timesteps)}
@@ -84,15 +88,16 @@ def baselines(
         config = module.Config(env_id=env_id)
         try:
             if "num_generations" in jobs.settings_of(config):
-                config = jobs.within(total_timesteps, module, config, made, params)
+                fit = total_timesteps // jobs.agent_of(module, config, made, params).steps_per_update
+                config = dataclasses.replace(config, num_generations=max(fit, config.num_generations))
             else:
                 config = dataclasses.replace(config, total_timesteps=total_timesteps)
-            jobs.agent_of(module, config, made, params)
+                jobs.agent_of(module, config, made, params)
         except UsageError as error:
             unfit[name] = str(error)
             continue
         display.say(f"{name}:")
-        trained |= variants.train(
+        (run,) = variants.train(
             module,
             config,
             {name: {}},
@@ -103,11 +108,19 @@ def baselines(
             folder=folder and folder / name,
             memory_gb=memory_gb,
             display=display,
-        )
+        ).values()
+        trained[name] = within(run, total_timesteps)
     if len(trained) == 1:
-        raise UsageError("; ".join(f"{name}: {why}" for name, why in unfit.items()))
+        raise UsageError(f"no agent can be trained: {'; '.join(f'{name}: {why}' for name, why in unfit.items())}")
     methods = [compare.Method(name, {env_id: run}) for name, run in trained.items()]
     return Baselines(env_id, trained, unfit, compare.compare(methods))
+
+
+def within(run: Run, total_timesteps: int) -> Run:
+    """A run as if it had ended with the last update within so many environment steps of each seed."""
+    inside = run.metrics["env_steps"] <= total_timesteps
+    inside[:, 0] = True
+    return dataclasses.replace(run, metrics={name: np.where(inside, x, np.nan) for name, x in run.metrics.items()})
 
 
 def random_run(env_id: str, env: Any, env_params: Any, seeds: range, total_timesteps: int) -> Run:

@@ -104,11 +104,18 @@ class Sweep:
             return ""
         worst = max(self.neighbours, key=lambda n: (n.breaks, n.lost))
         what = f"{worst.setting} {worst.value:g} in place of {self.best.settings[worst.setting]:g}"
+        if math.isnan(worst.lost):
+            return "nothing was gained over a random policy: there is nothing that a small change could break"
         if worst.breaks:
             return f"too sensitive to be trusted: {what} costs {worst.lost:.0%} of what was gained (p = {worst.p:.2g})"
+        if worst.lost > BROKEN:
+            return (
+                f"perhaps too sensitive: {what} cost {worst.lost:.0%} of what was gained, which may be chance with so "
+                "few seeds; more --confirm-seeds would tell"
+            )
         return (
             f"not sensitive: moving a setting by {SMALL:.0%} of its range costs at most {max(worst.lost, 0):.0%} of "
-            f"what was gained ({what}), or no more than chance"
+            f"what was gained ({what})"
         )
 
 
@@ -235,15 +242,15 @@ def region(space: Space, trials: Sequence[Trial]) -> dict[str, tuple[Any, ...]]:
 
 
 def moved(space: Space, best: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The best setting with each number a little lower, and a little higher, where its range goes so far."""
+    """The best setting with each number a little lower, and a little higher, but not beyond its range."""
     out = {}
     for name, x in space.items():
         if not isinstance(x, Range):
             continue
-        for side in (-SMALL, SMALL):
-            place = x.place(best[name]) + side
-            if 0 <= place <= 1:
-                value = float(x.at(np.array(place)))
+        here = x.place(best[name])
+        for place in (max(here - SMALL, 0.0), min(here + SMALL, 1.0)):
+            value = float(x.at(np.array(place)))
+            if abs(place - here) > SMALL / 10:
                 out[f"{name} {value:g}"] = {**best, name: value}
     return out
 
@@ -310,7 +317,7 @@ def tables(found: Sweep) -> list[compare.Table]:
         {
             "change": f"{n.setting} {n.value:g}",
             "IQM [95 % interval]": f"{n.iqm:.4g} [{n.low:.4g}, {n.high:.4g}]",
-            "gain lost": f"{n.lost:.0%}",
+            "gain lost": f"{max(n.lost, 0):.0%}",
             "p (Holm)": f"{n.p:.2g}",
             "": "breaks" if n.breaks else "",
         }
@@ -376,22 +383,22 @@ def figure(found: Sweep, places: Mapping[str, Array], scores: Array) -> Any:
 
     columns = min(4, len(places))
     rows = math.ceil(len(places) / columns)
-    drawn = Figure((3.1 * columns, 2.7 * rows + 0.4), layout="constrained")
+    drawn = Figure((3.2 * columns, 2.7 * rows + 0.4), layout="constrained")
     grid = drawn.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in grid.flat[len(places) :]:
         axes.set_visible(False)
     for axes, (name, place) in zip(grid.flat, places.items(), strict=False):
         x = found.space[name]
-        if isinstance(x, Range):
-            value = x.at(place)
-            axes.set_xscale({"linear": "linear", "log": "log", "complement": "linear"}[x.scale])
+        if isinstance(x, Range):  # on its own scale, whatever that is
+            ticks = np.array([0, 0.25, 0.5, 0.75, 1])
+            axes.set_xticks(ticks, [f"{value:.3g}" for value in x.at(ticks)])
         else:
-            value = place + np.random.default_rng(0).uniform(-0.2, 0.2, len(place))
+            place = place + np.random.default_rng(0).uniform(-0.2, 0.2, len(place))
             axes.set_xticks(range(len(x)), [str(choice) for choice in x])
-        axes.plot(value, scores.mean(axis=1), ".", color="0.55", markersize=4)
-        axes.plot(value[found.best.number], found.best.reported, "*", color="#d55e00", markersize=12)
-        if found.regression and isinstance(x, Range):
-            axes.plot(x.at(importance.PLACES), found.regression.curves[name], color="#0072b2", linewidth=2)
+        axes.plot(place, scores.mean(axis=1), ".", color="0.55", markersize=4)
+        axes.plot(place[found.best.number], found.best.reported, "*", color="#d55e00", markersize=12)
+        if found.regression and name in found.regression.curves:
+            axes.plot(importance.PLACES, found.regression.curves[name], color="#0072b2", linewidth=2)
         axes.set_xlabel(name)
         axes.grid(alpha=0.3)
     for axes in grid[:, 0]:

@@ -132,7 +132,7 @@ def test_baselines(monkeypatch, capsys):
         ("ablate ppo --only nothing", "no option 'nothing'"),
         ("ablate ppo --also gamma=.9:.99", "takes values to try"),
         ("baselines CartPol-v1", "Did you mean 'CartPole-v1'"),
-        ("baselines CartPole-v1 --total-timesteps 10", "ppo: "),
+        ("baselines CartPole-v1 --total-timesteps 0", "total_timesteps is 0"),
         ("compare nowhere other", "no run's folder"),
     ],
 )

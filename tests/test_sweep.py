@@ -84,6 +84,26 @@ def test_a_cliff_is_too_sensitive_to_be_trusted(search):
     assert found.verdict.startswith("too sensitive to be trusted: learning_rate")
 
 
+def test_what_a_few_seeds_cannot_tell_from_chance_is_said(search):
+    found = search(cliff, num_settings=200, confirm_seeds=3)
+    assert not found.too_sensitive
+    assert found.verdict.startswith("perhaps too sensitive: learning_rate")
+
+
+def test_nothing_gained_is_said(search):
+    found = search(lambda config: RANDOM - 5)
+    assert found.verdict.startswith("nothing was gained over a random policy")
+
+
+def test_small_changes_end_at_the_range():
+    given = {"learning_rate": Range(1e-4, 1e-2, "log"), "ent_coef": Range(0.0, 1.0), "update_epochs": (2, 4)}
+    best = {"learning_rate": 9e-3, "ent_coef": 1.0, "update_epochs": 2}
+    moves = sweep.moved(given, best)
+    assert [move["learning_rate"] for move in moves.values()] == pytest.approx([9e-3 / 100**0.1, 1e-2, 9e-3], rel=1e-3)
+    assert [move["ent_coef"] for move in moves.values()] == pytest.approx([1, 1, 0.9])
+    assert all(move["update_epochs"] == 2 for move in moves.values())
+
+
 def test_one_half_of_the_seeds_chooses_and_the_other_reports(search):
     found = search(lambda config: 50.0 + 1e-3 * config.learning_rate, noise=10.0)
     for trial in found.trials:

@@ -550,8 +550,10 @@ def _differing(environment: str, methods: Sequence[Method]) -> list[Difference]:
     """The settings of the agent, and the parameters of the environment, that are not the same in all runs."""
     each = [_settings(method.runs[environment]) for method in methods]
     names = dict.fromkeys(name for settings in each for name in settings)
-    if len({settings["agent"] for settings in each}) > 1 or not all("agent's file" in settings for settings in each):
-        names.pop("agent's file", None)  # other agents have other files; a run that was not kept names none
+    if len({settings["agent"] for settings in each}) > 1:  # they have other files and settings: what they share counts
+        names = {name: None for name in names if name != "agent's file" and all(name in settings for settings in each)}
+    elif not all("agent's file" in settings for settings in each):
+        names.pop("agent's file", None)  # a run that was not kept names none
     rows = [Difference(environment, name, tuple(_shown(x.get(name)) for x in each)) for name in names]
     return [row for row in rows if len(set(row.values)) > 1]
 

@@ -1,7 +1,7 @@
 """What a random policy reaches in an environment, and what others have published: 0 and 1 of a normalised score."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,19 +55,11 @@ def random_return(env_id: str) -> float:
     return float(random_returns(*envs.make_env(env_id)).mean())
 
 
-def random_returns(env: Any, env_params: Any, episodes: int = 500, seed: int = 0) -> np.ndarray:
-    """Returns `[episodes]` of uniformly random actions over whole episodes.
+def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequence[int] = (0,)) -> np.ndarray:
+    """Returns `[seeds, episodes]` of uniformly random actions over whole episodes.
 
     An episode that has not ended after 100,000 steps counts with its return so far.
     """
-    import jax
-
-    return np.asarray(_played(env, env_params)(jax.random.split(jax.random.key(seed), episodes)))
-
-
-@functools.lru_cache(maxsize=1)
-def _played(env: Any, env_params: Any) -> Any:
-    """Keys `[episodes]` -> returns, compiled once for all seeds."""
     import jax
     import jax.numpy as jnp
 
@@ -90,4 +82,5 @@ def _played(env: Any, env_params: Any) -> Any:
         start = (key, state, jnp.int32(0), jnp.float32(0), jnp.bool(False))
         return jax.lax.while_loop(goes_on, step, start)[3]
 
-    return jax.jit(jax.vmap(episode))
+    keys = jnp.concatenate([jax.random.split(jax.random.key(seed), episodes) for seed in seeds])
+    return np.asarray(jax.jit(jax.vmap(episode))(keys)).reshape(len(seeds), episodes)

@@ -19,7 +19,9 @@ def planted(monkeypatch):
             return {name: Run(name, {"env_id": config.env_id}, list(range(num_seeds)), metrics, {"status": "finished"})}
 
         monkeypatch.setattr(variants, "train", runs_of)
-        monkeypatch.setattr(reference, "random_returns", lambda _, __, n, seed: np.full(n, means["random"] + seed))
+        monkeypatch.setattr(
+            reference, "random_returns", lambda _, __, n, seeds: means["random"] + np.tile(np.array(seeds)[:, None], n)
+        )
 
     return plant
 
@@ -49,7 +51,7 @@ def test_an_agent_that_does_not_fit_is_named(planted):
     assert "Discrete" in found.unfit["dqn"]
 
 
-def test_nothing_can_be_trained(planted):
+def test_no_budget_is_refused(planted):
     with pytest.raises(UsageError, match="total_timesteps is 0"):
         baselines.baselines("CartPole-v1", total_timesteps=0)
 

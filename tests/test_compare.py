@@ -383,13 +383,14 @@ def test_random_policy_of_an_environment_that_never_ends(monkeypatch):
     monkeypatch.setattr(reference, "MAX_STEPS", 10)
     endless = ThreeSteps()
     endless.step = lambda key, state, action, params: (jnp.zeros(1), state, 1.0, jnp.bool(False), jnp.bool(False), {})
-    assert reference.random_returns(endless, None, episodes=2).tolist() == [10, 10]
+    assert reference.random_returns(endless, None, episodes=2).tolist() == [[10, 10]]
 
 
 def test_references_are_published_or_given():
     assert reference.reference_of("CartPole-v1").score == 500
     assert reference.reference_of("CartPole-v1", {"CartPole-v1": 400}) == (400, "given")
     assert reference.random_return("CartPole-v1") < 30
+    assert reference.random_return("Acrobot-v1") < -490  # its parameters hold arrays
 
 
 def test_profiles_run_from_all_seeds_to_none():

@@ -287,9 +287,11 @@ def test_settings_that_differ_are_listed_and_counted():
     rows, sentence = told(learning_rate=0.01)
     assert rows == (("CartPole-v1", "learning_rate", ("0.001", "0.01")),)
     assert sentence == "the runs differ in learning_rate alone"
-    rows, sentence = told(agent="dqn", tau=0.5)
+    rows, sentence = told(learning_rate=0.01, tau=0.5)
     assert rows[1] == ("CartPole-v1", "tau", ("-", "0.5"))
-    assert sentence == "the runs differ in 2 settings (agent, tau): no difference can be put down to one of them"
+    assert sentence == "the runs differ in 2 settings (learning_rate, tau): no difference can be put down to one of them"
+    rows, sentence = told(agent="dqn", learning_rate=0.01, tau=0.5)  # of two agents, what both have counts
+    assert [row.setting for row in rows] == ["agent", "learning_rate"]
 
 
 def test_an_agent_that_was_edited_is_told(tmp_path):

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rlref import compare, envs, jobs, variants
+from rlref import compare, envs, jobs, space, variants
 from rlref.agents import load_agent
 from rlref.errors import UsageError, nearest
 from rlref.runner import Display
@@ -108,6 +108,9 @@ def ablate(
         near = nearest(unknown[0], changes)
         raise UsageError(f"there is no option {unknown[0]!r} to switch.{near} There are {', '.join(changes)}")
     chosen = {label: change for name in only or changes for label, change in changes[name].items()}
+    for name, x in ((name, x) for name, values in (also or {}).items() for x in values):
+        variants.changed(module, config, {name: x})
+        space.check_value(name, getattr(config, name), x)
     chosen |= {f"{name} {x}": {name: x} for name, values in (also or {}).items() for x in values}
     not_tried = {}
     for label, change in list(chosen.items()):

@@ -38,6 +38,8 @@ class Baselines:
         """What it comes to, in a sentence."""
         result = self.comparison.results[0]
         better = {c.method for c in result.contrasts if c.verdict == "better"}
+        if all(c.verdict == "undecidable" for c in result.contrasts):
+            return f"nothing can be decided: {result.contrasts[0].sentence.partition(': ')[2]}"
         ranked = sorted((s for s in result.summaries if s.method in better), key=lambda s: -s.iqm)
         if not ranked:
             return (
@@ -79,6 +81,8 @@ def baselines(
     display = display or Silent()
     if total_timesteps < 1 or num_seeds < 1:
         raise UsageError(f"total_timesteps is {total_timesteps} and num_seeds {num_seeds}; they must be at least 1")
+    if folder is not None:
+        variants.refuse_others(folder, *NAMES)
     made, params = envs.resolved(env_id, env, env_params)
     envs.check_interface(made, params, env_id)
     trained = {"random": random_run(env_id, made, params, range(seed, seed + num_seeds), total_timesteps)}

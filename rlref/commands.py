@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import dataclasses
 import datetime
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -132,8 +133,7 @@ def compare_command(options: argparse.Namespace) -> int:
         return 0
     console = plain_console()
     print_tables(console, compare.tables(comparison))
-    for text in comparison.warnings:
-        console.print(f"warning: {text}", style="yellow")
+    print_warnings(console, comparison.warnings)
     for text in comparison.sentences:
         console.print(text, style="bold")
     return 0
@@ -211,6 +211,7 @@ def ablate_command(module: ModuleType, options: AblateOptions, config: Any, env_
         return 0
     console = plain_console()
     print_tables(console, ablate.tables(found))
+    print_warnings(console, found.comparison.warnings)
     for label, why in found.not_tried.items():
         console.print(f"not tried: {label}: {why}", style="dim")
     for text in ablate.sentences(found):
@@ -242,6 +243,7 @@ def baselines_command(options: argparse.Namespace) -> int:
         return 0
     console = plain_console()
     print_tables(console, [baselines.table(found)])
+    print_warnings(console, found.comparison.warnings)
     for name, why in found.unfit.items():
         console.print(f"{name} cannot be trained here: {why}")
     console.print(found.verdict, style="bold")
@@ -257,8 +259,8 @@ def references(texts: Sequence[str]) -> dict[str, float]:
         try:
             scores[name] = float(score)
         except ValueError:
-            raise UsageError(f"--reference takes ENV=SCORE, not {text!r}") from None
-        if not name:
+            name = ""
+        if not name or not math.isfinite(scores[name]):
             raise UsageError(f"--reference takes ENV=SCORE, not {text!r}")
     return scores
 
@@ -279,7 +281,8 @@ def training(as_json: bool, folder: Path) -> Iterator[Any]:
         with terminal or contextlib.nullcontext():
             yield terminal or runner.Silent()
     except Stopped as stopped:
-        print(f"stopped by {stopped}; what was reached is kept: the same command with --run-dir {folder} goes on")
+        how = f"what was reached is kept: the same command with --run-dir {folder} goes on"
+        print(f"stopped by {stopped}; {how}", file=sys.stderr)
         raise
 
 
@@ -288,6 +291,11 @@ def plain_console() -> Any:
 
     wide = None if sys.stdout.isatty() else 200  # in a file or a pipe, no line of a table is broken
     return Console(highlight=False, soft_wrap=True, markup=False, width=wide)
+
+
+def print_warnings(console: Any, warnings: Sequence[str]) -> None:
+    for text in warnings:
+        console.print(f"warning: {text}", style="yellow")
 
 
 def print_tables(console: Any, tables: Sequence[Any]) -> None:

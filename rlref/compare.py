@@ -91,7 +91,7 @@ class Contrast:
     paired: bool
     """whether seed i was compared with seed i"""
     seeds_needed: int | None
-    """per method, to show a difference of this size in four of five such comparisons; None if there is none"""
+    """per method, to show a difference of this size in four of five comparisons of two methods; None if it is 0"""
     verdict: str
     """`better` or `worse` if p_holm < .05 and 0 is outside [low, high]; else `not shown` or `undecidable`"""
     sentence: str
@@ -289,7 +289,8 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
 def _environments(methods: Sequence[Method]) -> list[str]:
     """The environments of all methods. Raises UsageError where they are not the same, or something cannot be."""
     if len(methods) < 2:
-        raise UsageError("a comparison takes two methods at least: give two runs, the baseline first")
+        several = f"; the runs given count as one, {methods[0].label}: label them, as LABEL=PATH" * bool(methods)
+        raise UsageError(f"a comparison takes two methods at least, the baseline first{several}")
     if twice := [label for label, count in Counter(method.label for method in methods).items() if count > 1]:
         raise UsageError(f"two methods are called {twice[0]}: label them, as LABEL=PATH")
     everywhere = list(dict.fromkeys(name for method in methods for name in method.runs))
@@ -461,7 +462,7 @@ def _contrasts(
             probability_high=better.high,
             paired=paired,
             seeds_needed=stats.seeds_needed(method, baseline, paired=paired),
-            verdict=_verdict(difference, corrected[i], least[i]),
+            verdict=_verdict(difference, corrected[i], least[i], min(sum(map(len, x)) for x in (method, baseline))),
             sentence="",
         )
         out.append(dataclasses.replace(contrast, sentence=_in_words(contrast, method, baseline, len(tests))))
@@ -474,10 +475,13 @@ def _paired(method: Sequence[Seeds], baseline: Sequence[Seeds]) -> bool:
     return all(one.ids == other.ids and len(one.ids) >= least for one, other in zip(method, baseline, strict=True))
 
 
-def _verdict(difference: stats.Estimate, p: float, least: float) -> str:
-    if p < ALPHA and not difference.low <= 0 <= difference.high:
+def _verdict(difference: stats.Estimate, p: float, least: float, seeds: int) -> str:
+    """`seeds` are those of the method that has fewer: of one or two no interval can be trusted, whatever p is."""
+    if seeds < stats.least_seeds() or least >= ALPHA:
+        return "undecidable"
+    if p < ALPHA and (difference.low > 0 or difference.high < 0):
         return "better" if difference.value > 0 else "worse"
-    return "not shown" if least < ALPHA else "undecidable"
+    return "not shown"
 
 
 def _in_words(contrast: Contrast, method: Sequence[Array], baseline: Sequence[Array], comparisons: int) -> str:
@@ -507,6 +511,11 @@ def _why_undecidable(c: Contrast, method: Sequence[Array], baseline: Sequence[Ar
         return f"no difference: all {len(pooled)} scores are {_number(pooled[0])}"
     if c.paired and all(np.array_equal(x, y) for x, y in zip(method, baseline, strict=True)):
         return "no difference: the scores are the same, seed by seed"
+    one, other = (sum(map(len, x)) for x in (method, baseline))
+    if min(one, other) < stats.least_seeds():
+        return (
+            f"too few seeds to decide anything: {one} against {other}; it takes {stats.least_seeds()} of each at least"
+        )
     untied = [(np.arange(len(x)), len(x) + np.arange(len(y))) for x, y in zip(method, baseline, strict=True)]
     possible = stats.permutation_test([x for x, _ in untied], [y for _, y in untied], paired=c.paired).smallest
     among = f" and {comparisons} comparisons" * (comparisons > 1)
@@ -576,7 +585,7 @@ def _shown(setting: Any) -> str:
 def _difference_in_words(differing: Sequence[Difference]) -> str:
     names = list(dict.fromkeys(row.setting for row in differing))
     if not names:
-        return "the runs do not differ in any setting: whatever differs between their scores is chance"
+        return "the runs have the same settings"
     if len(names) == 1:
         return f"the runs differ in {names[0]} alone"
     listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
@@ -701,8 +710,9 @@ def selftest(run: Run, splits: int = 1000, shift: float = 0.0) -> SelfTest:
     """Check the comparison on one run: compare a random half of its seeds with the other half, `splits` times.
 
     Both halves are of the same training, so p < .05 must come out in 5 % of the splits, less what the number of seeds
-    rounds off. With `shift`, that many standard deviations are added to one half: then it should be found. Raises
-    UsageError for a run with batched settings or fewer than four seeds.
+    rounds off, whatever the scores are: that checks the comparison, not the run. With `shift`, that many standard
+    deviations are added to one half: then it should be found. Raises UsageError for a run with batched settings or
+    fewer than four seeds.
     """
     if run.batched:
         raise UsageError(f"the run has several settings: choose one, as {run.path or 'PATH'}#0")
@@ -728,17 +738,18 @@ def selftest(run: Run, splits: int = 1000, shift: float = 0.0) -> SelfTest:
         rejected=rejected,
         excluded=float(np.mean(outside)),
         usable=usable,
-        sentence=_selftest_in_words(len(scores), half, tied, splits, shift, rejected, usable),
+        sentence=_selftest_in_words(len(scores), half, tied, splits, shift, rejected, float(np.mean(outside)), usable),
     )
 
 
 def _selftest_in_words(
-    seeds: int, half: int, tied: int, splits: int, shift: float, rejected: float, usable: bool
+    seeds: int, half: int, tied: int, splits: int, shift: float, rejected: float, excluded: float, usable: bool
 ) -> str:
     if not usable:
         why = f"{tied} of its {seeds} seeds are tied" if tied > half else f"{half} against {half} seeds are too few"
         return f"this run cannot tell whether the comparison is right: {why}"
     what = f"{half} of its {seeds} seeds against {half} others"
     moved = f", moved by {shift:g} standard deviations," if shift else ""
-    right = "" if shift else "; 5 % is right"
-    return f"{what}{moved} differ with p < .05 in {100 * rejected:.3g} % of {splits:,} random splits{right}"
+    right = "" if shift else ", where 5 % is right"
+    p = f"p < .05 in {100 * rejected:.3g} % of {splits:,} random splits{right}"
+    return f"{what}{moved}: {p}; the interval of the difference leaves 0 out in {100 * excluded:.3g} %"

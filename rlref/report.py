@@ -39,9 +39,18 @@ UNNAMED = {  # check -> the metric that its plot shows, where `Finding.what` nam
     "sample_age_off": "sample_age",
     "undiscounted_without_ends": "episodes",
 }
+Key = tuple[str, str]  # of a figure: "plot" and a metric, or "spread" and what has a mean, std, min and max
 SYMBOLS = {"ERROR": "✖", "WARN": "▲", "INFO": "●"}
 MOST_SETTINGS = 7  # of batched settings that get a curve: as many as there are colours
 MAP_DIMENSIONS, MAP_EPISODES, MAP_STEPS = 3, 20, 1000
+
+
+BEGINNING = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{GENERATOR}
+"""
 
 
 class Html(str):
@@ -56,15 +65,16 @@ def write(run: Run, out: Path | None = None, pictures: Path | None = None) -> Pa
 
     Args:
       run: the run.
-      out: the page; without it, report.html in the run's folder.
+      out: the page; without it, report.html in the run's folder, of setting 2 alone report-setting-2.html.
       pictures: a folder for every figure as PNG and SVG; none without.
 
     Raises UsageError where there is no place to write to, or the place holds something else than a report.
     """
-    if out is None and run.path is None:
-        raise UsageError("this run was not kept in a folder: say where its report is to be written, as out=report.html")
-    out = run.path / "report.html" if out is None and run.path else Path(out or "")
-    return _write(out, pictures, lambda: of_run(run))
+    if out is None:
+        if run.path is None:
+            raise UsageError("this run was not kept in a folder: say where its report is to go, as out=report.html")
+        out = run.path / ("report.html" if run.setting is None else f"report-setting-{run.setting}.html")
+    return _write(Path(out), pictures, lambda: of_run(run))
 
 
 def write_comparison(
@@ -90,13 +100,15 @@ def _write(out: Path, pictures: Path | None, made: Callable[[], tuple[str, str, 
     refuse_others(out)
     with report_figures.style():
         title, body, drawn = made()
+        # A folder's name may be no Unicode.
+        text = page(title, body).encode(errors="backslashreplace")
+        try:
+            runs.write(out, lambda file: file.write(text))
+        except OSError as error:
+            raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
         if pictures is not None:
             for picture in drawn:
                 report_figures.save(picture, Path(pictures))
-    try:
-        runs.write(out, lambda file: file.write(page(title, body).encode()))
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}") from error
     return out
 
 
@@ -106,19 +118,25 @@ def refuse_others(out: Path) -> None:
         raise UsageError(f"{out} is a folder; give a file in it, such as {out / 'report.html'}")
     if not out.parent.is_dir():
         raise UsageError(f"{out} cannot be written: there is no folder {out.parent}")
-    if out.exists() and GENERATOR.encode() not in out.read_bytes():
+    if out.exists() and not out.is_file():
+        raise UsageError(f"{out} is no regular file; give one, such as report.html")
+    if out.exists() and not begins_as_ours(out):
         raise UsageError(f"{out} exists already and is no report of rlref's: give another file")
+
+
+def begins_as_ours(path: Path) -> bool:
+    """Whether a file begins as `page` does. Raises UsageError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(BEGINNING)) == BEGINNING.encode()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def page(title: str, body: str) -> str:
     """The whole page."""
-    style = Path(__file__).with_name("report.css").read_text()
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{GENERATOR}
-<meta name="viewport" content="width=device-width, initial-scale=1">
+    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
+    return f"""{BEGINNING}<meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{escape(title)}</title>
 <style>
@@ -138,11 +156,11 @@ def page(title: str, body: str) -> str:
 
 def of_run(run: Run) -> tuple[str, str, list[Picture]]:
     """Title, body and figures of one run's report."""
-    title = f"{agent_name(run)} on {environment_name(run)}"
+    title = f"{agent_name(run)} on {environment_name(run)}" + (f", {setting_of(run)}" if setting_of(run) else "")
     groups, left_out = groups_of(run)
     diagnosis = run.diagnose()
     numbered = list(number_findings(diagnosis.findings))
-    marks: dict[str, list[Mark]] = collections.defaultdict(list)
+    marks: dict[Key, list[Mark]] = collections.defaultdict(list)
     for label, finding in numbered:
         if finding.onset is not None:
             marks[plot_key(finding, run)].append(Mark(label, finding.onset, finding.title))
@@ -152,7 +170,7 @@ def of_run(run: Run) -> tuple[str, str, list[Picture]]:
     returns = figures.curves([run.score]) + figures.scores()
     learning = figures.curves(SEARCH if is_search(run) else LEARNING)
     spreads = figures.spreads()
-    found = figures.curves(key for key in marks if key not in figures.done)
+    found = figures.curves([name for kind, name in marks if kind == "plot"])
     others = figures.others()
     job = rebuilt(run)
     maps = figures.maps(run, job)
@@ -174,14 +192,14 @@ def of_run(run: Run) -> tuple[str, str, list[Picture]]:
 class Figures:
     """The figures of some groups: each is drawn once, and kept."""
 
-    def __init__(self, groups: Sequence[Group], marks: Mapping[str, Sequence[Mark]], prefix: str = ""):
+    def __init__(self, groups: Sequence[Group], marks: Mapping[Key, Sequence[Mark]], prefix: str = ""):
         self.groups, self.marks, self.prefix = groups, marks, prefix
         self.pictures: list[Picture] = []
         self.done: set[str] = set()
         """metrics that are drawn"""
         self.undefined: list[str] = []
         """metrics that are undefined at every update"""
-        self.places: dict[str, str] = {}
+        self.places: dict[Key, str] = {}
         """key of `plot_key` -> the figure's id"""
         self.metrics = {name for g in groups for name in g.metrics}
 
@@ -191,8 +209,9 @@ class Figures:
         for name in names:
             if name in self.metrics and name not in self.done:
                 self.done.add(name)
-                if picture := report_figures.curve(name, self.groups, self.marks.get(name, ())):
-                    kept.append(self.keep(name, picture))
+                key = ("plot", name)
+                if picture := report_figures.curve(name, self.groups, self.marks.get(key, ())):
+                    kept.append(self.keep(picture, key))
                 else:
                     self.undefined.append(name)
         return kept
@@ -213,21 +232,30 @@ class Figures:
         return drawn + Html("".join(f"<p>{what}: {listed(names)}.</p>\n" for what, names in sentences if names))
 
     def spreads(self) -> list[Html]:
-        """A figure of each quantity that has a mean, a standard deviation, a minimum and a maximum."""
+        """A figure of each quantity that has a mean, a standard deviation, a minimum and a maximum.
+
+        Of several groups that would be the mean alone: none where that is drawn already.
+        """
         kept = []
-        for what in (*SPREADS, *sorted(spreads_of(self.metrics) - set(SPREADS))):
-            if what in spreads_of(self.metrics):
-                self.done |= {f"{what}_{part}" for part in report_figures.PARTS}
-                if picture := report_figures.distribution(what, self.groups, self.marks.get(what, ())):
-                    kept.append(self.keep(what, picture))
-                else:
-                    self.undefined.append(what)
+        there = spreads_of(self.metrics)
+        for what in (*SPREADS, *sorted(there - set(SPREADS))):
+            if what not in there:
+                continue
+            drawn = len(self.groups) > 1 and f"{what}_mean" in self.done
+            self.done |= {f"{what}_{part}" for part in report_figures.PARTS}
+            if drawn:
+                continue
+            key = ("spread", what)
+            if picture := report_figures.distribution(what, self.groups, self.marks.get(key, ())):
+                kept.append(self.keep(picture, key))
+            else:
+                self.undefined.append(what)
         return kept
 
     def scores(self) -> list[Html]:
         """The final scores; nothing where none is defined."""
         picture = report_figures.final_scores(self.groups)
-        return [self.keep("final scores", picture)] if picture else []
+        return [self.keep(picture)] if picture else []
 
     def maps(self, run: Run, job: "Job | str") -> Html:
         """Where a trained seed goes, and what it expects there; a sentence where that cannot be drawn."""
@@ -237,12 +265,14 @@ class Figures:
         if isinstance(visits, str):
             return Html(f"<p>{escape(visits)}</p>")
         sentence, seen = visits
-        return Html(f"<p>{escape(sentence)}</p>") + grid(self.keep(p.name, p) for p in report_figures.maps(seen))
+        return Html(f"<p>{escape(sentence)}</p>") + grid(map(self.keep, report_figures.maps(seen)))
 
-    def keep(self, key: str, picture: Picture) -> Html:
-        """A figure as HTML, remembered under its key."""
+    def keep(self, picture: Picture, key: Key | None = None) -> Html:
+        """A figure as HTML, remembered under its key if it has one."""
         picture = picture._replace(name=self.prefix + picture.name)
         self.pictures.append(picture)
+        if key is None:
+            return figure_html(picture)
         self.places[key] = picture.name
         return figure_html(picture, self.marks.get(key, ()))
 
@@ -270,7 +300,9 @@ def returns_html(figures: Figures, drawn: Sequence[Html]) -> Html:
     thin = "; thin lines are seeds, through the lowest and the highest value of every short stretch of the training"
     many = len(figures.groups[0].seeds) if len(figures.groups) == 1 else 0
     if many > report_figures.DRAWN_SEEDS:
-        thin += f" ({report_figures.DRAWN_SEEDS} of the {many} seeds, evenly from the worst to the best score)"
+        scores = figures.groups[0].scores
+        count, without = len(report_figures.evenly(scores, report_figures.DRAWN_SEEDS)), undefined_in(scores)
+        thin += f" ({count} of the {many} seeds, evenly from the worst to the best score{without})"
     marked = ". A dashed line is where a finding begins, by its number" if figures.marks else ""
     return Html(f"<p>{words}{thin if many > 1 else ''}{marked}.</p>") + grid(drawn)
 
@@ -279,13 +311,18 @@ def groups_of(run: Run) -> tuple[list[Group], Html]:
     """What is drawn of a run: all seeds, or one group per setting; and a sentence on the settings that are not."""
     if not run.batched:
         return [Group(name_of(run), run.metrics, run.seeds)], Html()
-    chosen = list(range(len(run.scores)))
-    if len(chosen) > MOST_SETTINGS:
-        iqms = np.array([stats.iqm(x) for x in run.scores])
-        chosen = report_figures.evenly(iqms, MOST_SETTINGS).tolist()
-    said = f"<p>Drawn are {len(chosen)} of {len(run.scores)} settings, evenly from the worst to the best.</p>"
+    iqms = np.array([stats.iqm(x) for x in run.scores])
+    chosen = report_figures.evenly(iqms, MOST_SETTINGS).tolist()
+    evenly = f"evenly from the worst to the best{undefined_in(iqms)}"
+    said = f"<p>Drawn are {len(chosen)} of {len(iqms)} settings, {evenly}.</p>"
     groups = [Group(setting_name(run, i), {n: x[i] for n, x in run.metrics.items()}, run.seeds) for i in chosen]
-    return groups, Html(said if len(chosen) < len(run.scores) else "")
+    return groups, Html(said if len(chosen) < len(iqms) else "")
+
+
+def undefined_in(scores: np.ndarray) -> str:
+    """How many have no score, as the end of a sentence on those that are drawn."""
+    count = int((~np.isfinite(scores)).sum())
+    return f"; {count} without a score {'is' if count == 1 else 'are'} left out" if 0 < count < len(scores) else ""
 
 
 def setting_name(run: Run, i: int) -> str:
@@ -297,6 +334,11 @@ def spreads_of(metrics: Iterable[str]) -> set[str]:
     names = set(metrics)
     wholes = {name.removesuffix("_mean") for name in names if name.endswith("_mean")}
     return {what for what in wholes if all(f"{what}_{part}" in names for part in report_figures.PARTS)}
+
+
+def setting_of(run: Run) -> str:
+    """Which of several settings a run is; nothing if it is a whole run."""
+    return "" if run.setting is None else f"setting {run.setting}"
 
 
 def is_search(run: Run) -> bool:
@@ -326,11 +368,12 @@ def metric_of(finding: Finding, metrics: Iterable[str], score: str) -> str:
     return score
 
 
-def plot_key(finding: Finding, run: Run) -> str:
+def plot_key(finding: Finding, run: Run) -> Key:
     """The figure that a finding is marked in: a metric, or the quantity whose mean or extremes it is about."""
     name = metric_of(finding, run.metrics, run.score)
-    what = name.rpartition("_")[0]
-    return what if name != run.score and what in spreads_of(run.metrics) else name
+    what, _, part = name.rpartition("_")
+    spread = name != run.score and part in report_figures.PARTS and what in spreads_of(run.metrics)
+    return ("spread", what) if spread else ("plot", name)
 
 
 def lead(diagnosis: "Diagnosis") -> tuple[str, str]:
@@ -403,7 +446,7 @@ def item_html(label: str, finding: Finding, figures: Figures, run: Run) -> str:
 def link_to_plot(finding: Finding, figures: Figures, run: Run) -> Html:
     """A link to the figure that a finding is marked in."""
     key = plot_key(finding, run)
-    return Html(f'<a href="#{figures.places[key]}">plot of {escape(key)}</a>') if key in figures.places else Html()
+    return Html(f'<a href="#{figures.places[key]}">plot of {escape(key[1])}</a>') if key in figures.places else Html()
 
 
 # --- Scores, settings, time.
@@ -415,6 +458,8 @@ def header(run: Run, title: str) -> Html:
     summary = run.summary
     note = note_of(run)
     facts = [("Status", escape(status_of(run)))]
+    if run.setting is not None:
+        facts.append(("Part", escape(f"{setting_of(run)} of the run in {run.path}" if run.path else setting_of(run))))
     if not run.batched:
         facts.append(("Score", f"{escape(run.score)}: IQM {escape(interval_in_words(run.scores))}"))
     else:
@@ -443,8 +488,24 @@ def interval_in_words(scores: np.ndarray) -> str:
 def status_of(run: Run) -> str:
     """How the run ended."""
     status = str(run.summary.get("status", "unknown"))
+    if status == "killed" and run.path and is_held(run.path / "lock"):
+        return "being trained"
     by = run.summary.get("stopped_by")
     return f"{status} by {by}" if by else status
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a living process holds a run's lock: the one that trains it."""
+    if not runs.fcntl:
+        return False
+    try:
+        with lock.open("rb") as file:
+            runs.fcntl.flock(file, runs.fcntl.LOCK_SH | runs.fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or the file system has none
+        return False
+    return False
 
 
 def settings_scores(run: Run) -> Html:
@@ -519,15 +580,17 @@ def provenance(run: Run) -> Html:
         [f"Resumed {once.get('date', '')}", " ".join(map(str, once.get("command") or ())) or "from Python"]
         for once in environment.get("resumed", [])
     ]
-    return times_html(run) + table(["", ""], [[name, x] for name, x in rows if x], headed=False)
+    return times_html(run, bool(environment.get("resumed"))) + table(
+        ["", ""], [[name, x] for name, x in rows if x], headed=False
+    )
 
 
 def devices_in_words(devices: Sequence[str]) -> str:
     return ", ".join(f"{count} x {name}" for name, count in collections.Counter(devices).items())
 
 
-def times_html(run: Run) -> Html:
-    """Where the time went."""
+def times_html(run: Run, resumed: bool = False) -> Html:
+    """Where the time went; of a run that was resumed, since then."""
     seconds = run.summary.get("seconds")
     if not isinstance(seconds, dict):
         names = {"compile_seconds": "compiling", "train_seconds": "training"}
@@ -539,7 +602,8 @@ def times_html(run: Run) -> Html:
     bars = {name: f'<span class="bar" style="width: {100 * x / total:.1f}%"></span>' for name, x in seconds.items()}
     rows = [[name, f"{x:.1f} s", Html(f"{x / total:.0%}{bars[name]}")] for name, x in seconds.items()]
     speed = run.summary.get("steps_per_second")
-    said = f"<p>{total:,.1f} s in all" + (f", {speed:,.0f} environment steps per second" if speed else "") + ".</p>"
+    since = "since it was last resumed" if resumed else "in all"
+    said = f"<p>{total:,.1f} s {since}" + (f", {speed:,.0f} environment steps per second" if speed else "") + ".</p>"
     return Html(said) + table(["what", "time", "share"], rows)
 
 
@@ -564,9 +628,10 @@ def visits_of(run: Run, job: "Job") -> tuple[str, Visits] | str:
     """What was played, in a sentence, and where it went; only a sentence where there is nothing to draw."""
     scores = run.scores if run.batched else run.scores[None]
     defined = np.isfinite(scores)
-    setting = int(np.nanargmax([stats.iqm(x) for x in scores])) if defined.any() else 0
-    order = np.argsort(scores[setting], kind="stable")  # undefined ones last
-    seed = run.seeds[order[max(defined[setting].sum() - 1, 0) // 2]]
+    best = int(np.nanargmax([stats.iqm(x) for x in scores])) if defined.any() else 0
+    order = np.argsort(scores[best], kind="stable")  # undefined ones last
+    seed = run.seeds[order[max(defined[best].sum() - 1, 0) // 2]]
+    setting = best if run.batched else run.setting or 0
     try:
         space = job.env.observation_space(job.env_params)
         dimensions = 1 if hasattr(space, "n") else int(np.prod(space.shape))
@@ -583,8 +648,9 @@ def visits_of(run: Run, job: "Job") -> tuple[str, Visits] | str:
     finite = np.isfinite(obs).all(axis=1) & (True if value is None else np.isfinite(value))
     if not finite.any():
         return f"Not drawn: what seed {seed} sees, or its values, are not finite."
-    whose = f"setting {setting} ({setting_name(run, setting)}), seed {seed}" if run.batched else f"seed {seed}"
-    median = ", the median one by score," if defined[setting].any() else ""
+    which = f"setting {setting} ({setting_name(run, setting)})" if run.batched else setting_of(run)
+    whose = f"{which}, seed {seed}" if which else f"seed {seed}"
+    median = ", the median one by score," if defined[best].any() else ""
     sentence = (
         f"{MAP_EPISODES} episodes of at most {MAP_STEPS} steps with greedy actions of {whose}{median} as trained."
     )
@@ -649,6 +715,7 @@ def of_methods(methods: Sequence[Method], references: Mapping[str, float] | None
         section("Runs", runs_table(methods)),
     ]
     pictures: list[Picture] = []
+    warned = numbers = Html()
     try:
         comparison = compare.compare(methods, references)
     except UsageError as refused:
@@ -657,8 +724,13 @@ def of_methods(methods: Sequence[Method], references: Mapping[str, float] | None
     else:
         finals = [r for r in (*comparison.overall, *comparison.results) if r.quantity == "final"]
         pictures += [report_figures.profile(result.environment or "", result.profiles) for result in finals]
-        sections.append(section("Comparison", comparison_html(comparison) + grid(map(figure_html, pictures))))
-        differing = Html()
+        first = Html("\n".join(f'<p class="lead">{escape(sentence)}</p>' for sentence in comparison.sentences))
+        numbers, differing = tables_html(comparison)
+        if len(environments) == 1 and len(methods) == 2:  # few numbers
+            first, numbers = first + numbers, Html()
+        sections.append(section("Comparison", first + grid(map(figure_html, pictures))))
+        items = "".join(f"<li>{badge('WARN')} {escape(text)}</li>" for text in comparison.warnings)
+        warned = Html(f"<ul>{items}</ul>" if items else "")
     for i, environment in enumerate(environments):
         # A method without a run here keeps its place, and so its colour.
         there = [method.runs.get(environment) for method in methods]
@@ -670,12 +742,15 @@ def of_methods(methods: Sequence[Method], references: Mapping[str, float] | None
         scores = dict.fromkeys(run.score for run in there if run)
         learning = SEARCH if all(is_search(run) for run in there if run) else LEARNING
         drawn = [*figures.curves(scores), *figures.scores(), *figures.curves(learning)]
-        sections.append(section(environment, returns_html(figures, drawn)))
+        sections.append(section(environment, returns_html(figures, drawn), f"environment-{i}"))
         spreads = figures.spreads()
         sections.append(folded(f"{environment}: other metrics", grid(spreads) + figures.others()))
         pictures += figures.pictures
-    if differing:
-        sections.append(section("Settings that differ", differing))
+    sections += [
+        section("Warnings", warned),
+        section("The comparison in numbers", numbers),
+        section("Settings that differ", differing),
+    ]
     return title, "\n".join(sections), pictures
 
 
@@ -695,20 +770,19 @@ def runs_table(methods: Sequence[Method]) -> Html:
     return table(names, rows)
 
 
-def comparison_html(comparison: Comparison) -> Html:
-    """What the comparison says: sentences, warnings, tables."""
-    parts = [f'<p class="lead">{escape(sentence)}</p>' for sentence in comparison.sentences]
-    if comparison.warnings:
-        parts.append(
-            "<ul>" + "".join(f"<li>{badge('WARN')} {escape(text)}</li>" for text in comparison.warnings) + "</ul>"
-        )
+def tables_html(comparison: Comparison) -> tuple[Html, Html]:
+    """The comparison's numbers, and the settings that differ."""
+    numbers, differing = Html(), Html()
     for one in compare.tables(comparison):
-        if one.rows:
-            names = list(one.rows[0])
-            parts.append(
-                f"<h3>{escape(one.title)}</h3>" + table(names, [[row[name] for name in names] for row in one.rows])
-            )
-    return Html("\n".join(parts))
+        if not one.rows:
+            continue
+        names = list(one.rows[0])
+        content = table(names, [[row[name] for name in names] for row in one.rows])
+        if "setting" in names:
+            differing = content
+        else:
+            numbers += f"<h3>{escape(one.title)}</h3>\n{content}\n"
+    return numbers, differing
 
 
 def differing_html(methods: Sequence[Method]) -> Html:
@@ -760,9 +834,9 @@ def listed(names: Iterable[str]) -> str:
     return escape(", ".join(names))
 
 
-def section(title: str, content: str) -> Html:
-    """A section with a heading; nothing without content."""
-    anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
+def section(title: str, content: str, anchor: str = "") -> Html:
+    """A section with a heading; nothing without content. Its id is its title without `anchor`."""
+    anchor = anchor or re.sub(r"\W+", "-", title.lower()).strip("-")
     return Html(f'<section id="{anchor}">\n<h2>{escape(title)}</h2>\n{content}\n</section>' if content else "")
 
 

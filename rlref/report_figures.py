@@ -65,6 +65,7 @@ LINE_BINS = 5000  # of all seeds' lines together: that keeps the page small
 DRAWN_SEEDS = 64
 RESAMPLES = 400  # at most, of a bootstrap; a hundred at least
 RESAMPLED = 50_000  # seeds of all resamples together: that keeps it fast
+LONGEST_MARK = 16  # letters of a label over marks
 MOST_DECADES = 1e5  # on a logarithmic axis
 HUGE = 1e30  # what is beyond is drawn there: matplotlib's margins overflow
 
@@ -197,15 +198,19 @@ def extremes(x: np.ndarray) -> np.ndarray:
 
 
 def evenly(scores: np.ndarray, most: int) -> np.ndarray:
-    """At most `most` rows, evenly from the lowest to the highest score."""
+    """At most `most` rows, evenly from the lowest to the highest score; of more those alone that have a score."""
+    if len(scores) <= most:
+        return np.arange(len(scores))
     order = np.argsort(scores, kind="stable")
+    if np.isfinite(scores).any():
+        order = order[np.isfinite(scores[order])]
     return np.sort(order[np.unique(np.linspace(0, len(order) - 1, min(len(order), most)).round().astype(int))])
 
 
 # --- Figures.
 
 
-def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = (), title: str = "") -> Picture | None:
+def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = ()) -> Picture | None:
     """A metric over environment steps: IQM and its interval per group, and every seed where there is one group.
 
     None where no group has a defined value of it.
@@ -213,7 +218,8 @@ def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = (), title:
     shown = [i for i, g in enumerate(groups) if name in g.metrics and np.isfinite(g.values(name)).any()]
     if not shown:
         return None
-    labels = [shortened(groups[i].label, 60) for i in shown] if len(groups) > 1 else []
+    every = distinct([g.label for g in groups], 60)
+    labels = [every[i] for i in shown] if len(groups) > 1 else []
     figure, axes = canvas(labels)
     thick: list[Any] = []
     for i in shown:
@@ -229,9 +235,9 @@ def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = (), title:
     cut = finish(axes, name, np.concatenate([groups[i].values(name).ravel() for i in shown]))
     label_axes(axes, name, groups[shown[0]])
     draw_marks(axes, marks, groups[shown[0]].mean_steps)
-    words = " ".join(x for x in (defined_as(name, groups[shown[0]]), cut) if x)
+    words = " ".join(x for x in (defined_as(name, [groups[i] for i in shown]), cut) if x)
     alt = " ".join(path_in_words(name, groups[i], len(groups) > 1) for i in shown)
-    return Picture(f"plot-{slug(title or name)}", title or name, words, alt, figure)
+    return Picture(f"plot-{slug(name)}", name, words, alt, figure)
 
 
 def thin_lines(axes: Axes, group: Group, x: np.ndarray, updates: np.ndarray) -> None:
@@ -252,8 +258,10 @@ def distribution(what: str, groups: Sequence[Group], marks: Sequence[Mark] = ())
 
     Of several groups the means alone.
     """
+    name = f"spread-{slug(what)}"
     if len(groups) > 1:
-        return curve(f"{what}_mean", groups, marks, title=what)
+        picture = curve(f"{what}_mean", groups, marks)
+        return picture and picture._replace(name=name, title=what)
     group = groups[0]
     if any(f"{what}_{part}" not in group.metrics for part in PARTS):
         return None
@@ -272,44 +280,57 @@ def distribution(what: str, groups: Sequence[Group], marks: Sequence[Mark] = ())
     finish(axes, what, np.concatenate([low.ravel(), high.ravel()]))
     label_axes(axes, f"{what}_mean", group, what)
     draw_marks(axes, marks, group.mean_steps)
-    meaning = sentence_case(defined_as(f"{what}_mean", group).removeprefix("Mean of "))
+    meaning = sentence_case(defined_as(f"{what}_mean", groups).removeprefix("Mean of "))
     words = f"{meaning} Mean and standard deviation are IQMs over seeds; minimum and maximum are those of all seeds."
     mean_end, std_end, low_end, high_end = (number(last_of(y)) for y in (middle, half, lowest, highest))
     alt = f"{what} at the end: mean {mean_end}, standard deviation {std_end}, minimum {low_end}, maximum {high_end}."
-    return Picture(f"plot-{slug(what)}", what, words, alt, figure)
+    return Picture(name, what, words, alt, figure)
 
 
 def final_scores(groups: Sequence[Group]) -> Picture | None:
-    """Every seed's score: of one group from the worst to the best, of several a column each. None if undefined."""
+    """Every seed's score: of one group from the worst to the best, of several a row each. None if undefined."""
     if not any(np.isfinite(g.scores).any() for g in groups):
         return None
-    figure, axes = canvas()
+    figure, axes = rows_canvas(distinct([g.label for g in groups], 24)) if len(groups) > 1 else canvas()
     for i, group in enumerate(groups):
         scores = np.sort(group.scores[np.isfinite(group.scores)])
         n = len(scores)
-        at, span = np.arange(1.0, n + 1), (0.5, n + 0.5)
+        inner = (np.arange(n) >= n // 4) & (np.arange(n) < n - n // 4)
+        middle, interval = stats.iqm(scores), stats.iqm_interval(scores)
+        circles: dict[str, Any] = {"color": colour(i), "markersize": 4}
         if len(groups) > 1:
             at, span = i + np.linspace(-0.25, 0.25, n + 2)[1:-1], (i - 0.35, i + 0.35)
-        inner = (np.arange(n) >= n // 4) & (np.arange(n) < n - n // 4)
-        axes.fill_between(span, *stats.iqm_interval(scores), color=colour(i), alpha=0.25, linewidth=0)
-        axes.hlines(stats.iqm(scores), *span, color=colour(i), linewidth=1.4)
-        axes.plot(at[inner], scores[inner], "o", color=colour(i), markersize=4)
-        axes.plot(at[~inner], scores[~inner], "o", color=colour(i), markersize=4, fillstyle="none")
-    told = [scores_in_words(group, len(groups) > 1) for group in groups if group.seeds]
+            axes.fill_betweenx(span, *interval, color=colour(i), alpha=0.25, linewidth=0)
+            axes.vlines(middle, *span, color=colour(i), linewidth=1.4)
+            x, y = scores, at
+        else:
+            at, span = np.arange(1.0, n + 1), (0.5, n + 0.5)
+            axes.fill_between(span, *interval, color=colour(i), alpha=0.25, linewidth=0)
+            axes.hlines(middle, *span, color=colour(i), linewidth=1.4)
+            x, y = at, scores
+        axes.plot(x[inner], y[inner], "o", **circles)
+        axes.plot(x[~inner], y[~inner], "o", fillstyle="none", **circles)
+    names = {g.score for g in groups if g.seeds}
+    score = names.pop() if len(names) == 1 else "score"
     if len(groups) == 1:
         axes.set_xlabel("seeds, from the worst to the best")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_ylabel(score)
+        axes.yaxis.set_major_formatter(plain_numbers())
     else:
-        axes.set_xticks(range(len(groups)), [shortened(g.label, 60 // len(groups)) for g in groups])
-    axes.set_ylabel(next(g.score for g in groups if g.seeds))
-    axes.yaxis.set_major_formatter(plain_numbers())
+        axes.set_xlabel(score)
+        axes.xaxis.set_major_formatter(plain_numbers())
+    labels = [f"{g.label} ({g.score})" if score == "score" else g.label for g in groups]
+    told = [
+        scores_in_words(g, label if len(groups) > 1 else "") for g, label in zip(groups, labels, strict=True) if g.seeds
+    ]
     words = "A circle is a seed's score at the end; filled: the middle half, whose mean is the line, the IQM. "
-    return Picture("plot-scores", "Final scores", words + " ".join(told), " ".join(told), figure)
+    return Picture("final-scores", "Final scores", words + " ".join(told), " ".join(told), figure)
 
 
 def profile(environment: str, profiles: Sequence[Profile]) -> Picture:
     """Performance profiles (Agarwal et al. 2021, section 4.3): the share of seeds above each score, per method."""
-    labels = [shortened(one.method, 60) for one in profiles]
+    labels = distinct([one.method for one in profiles], 60)
     figure, axes = canvas(labels)
     handles: list[Any] = []
     told = []
@@ -323,7 +344,7 @@ def profile(environment: str, profiles: Sequence[Profile]) -> Picture:
     axes.set_ylabel("share of seeds above")
     axes.set_xlabel("final score" if environment else "normalised final score")
     axes.xaxis.set_major_formatter(plain_numbers())
-    name = f"plot-profile-{slug(environment) or 'all'}"
+    name = f"profile-{slug(environment)}" if environment else "profiles"
     where = environment or "all environments"
     words = "Share of seeds with a higher final score than x, with a pointwise 95 % bootstrap band. Higher is better."
     return Picture(name, f"Performance profile: {where}", words, sentence_case("; ".join(told)) + ".", figure)
@@ -421,6 +442,17 @@ def canvas(labels: Sequence[str] = ()) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def rows_canvas(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """An empty figure with a row for each label, the first on top."""
+    left, height = 0.25 + 0.075 * max(map(len, labels)), max(HEIGHT, 1 + 0.3 * len(labels))
+    figure = Figure((WIDTH, height))
+    axes = figure.add_axes((left / WIDTH, 0.5 / height, 1 - (left + 0.18) / WIDTH, 1 - 0.74 / height))
+    axes.set_axisbelow(True)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    return figure, axes
+
+
 def columns_of(labels: Sequence[str]) -> int:
     """How many labels stand beside each other."""
     return max(1, min(len(labels), 4, 80 // (max(map(len, labels), default=1) + 8)))
@@ -490,7 +522,9 @@ def draw_marks(axes: Axes, marks: Sequence[Mark], steps: np.ndarray) -> None:
                 labels.append((x, []))
             labels[-1][1].append(one.number)
     for x, numbers in labels:
-        text = ", ".join(numbers) if len(numbers) <= 3 else f"{numbers[0]} ... {numbers[-1]}"
+        text = ", ".join(numbers)
+        if len(text) > LONGEST_MARK:
+            text = f"{numbers[0]} and {len(numbers) - 1} more"
         place = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 8, "color": MARK}
         axes.annotate(text, (x, 1), xycoords=("data", "axes fraction"), **place)  # type: ignore[arg-type]
     axes.set_xlim(low, high)
@@ -508,7 +542,7 @@ def number(x: float) -> str:
     """A number for reading; 'undefined' for NaN."""
     if np.isnan(x):
         return "undefined"
-    return f"{x:,.0f}" if 1e4 <= abs(x) < 1e9 else f"{x:.4g}"
+    return f"{x:,.0f}" if 1e4 <= abs(x) < 1e9 else f"{x + 0.0:.4g}"  # + 0.0: -0 is 0
 
 
 def last_of(x: np.ndarray) -> float:
@@ -524,23 +558,34 @@ def sentence_case(text: str) -> str:
 def slug(text: str) -> str:
     """`text` as a part of a file's name or of an id; of different texts different ones."""
     safe = re.sub(r"[^\w.]+", "-", text).strip("-.")
-    return safe if safe == text else f"{safe}-{zlib.crc32(text.encode()):08x}"
+    return safe if safe == text else f"{safe}-{zlib.crc32(text.encode(errors='backslashreplace')):08x}"
 
 
 def shortened(text: str, most: int) -> str:
-    """`text` in at most `most` characters, its middle left out."""
+    """`text` in at most `most` characters, its middle left out; what is no Unicode, as in a folder's name, escaped."""
+    text = text.encode(errors="backslashreplace").decode()
     most = max(most, 5)
     half = (most - 1) // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
-def defined_as(name: str, group: Group) -> str:
-    """A sentence on what a metric is, without what the table says of other agents."""
+def distinct(labels: Sequence[str], most: int) -> list[str]:
+    """`labels` in at most `most` characters each; numbered from 1 where two would become alike."""
+    short = [shortened(label, most) for label in labels]
+    if len(set(short)) == len(short):
+        return short
+    return [f"{i} {shortened(label, most - 4)}" for i, label in enumerate(labels, 1)]
+
+
+def defined_as(name: str, groups: Sequence[Group]) -> str:
+    """A sentence on what a metric is, without what the table says of agents that are not drawn."""
     if name not in metric_table.BY_NAME:
         return "A metric of this agent's own."
-    others = "|".join(x.upper() for x in NAMES if x != verdicts.kind_of(group.metrics))
-    of_others = rf"; ({others}): (?:[^()]|\([^()]*\))*?(?=; (?:PPO|DQN|CEM): |$)"
-    return f"{sentence_case(re.sub(of_others, '', metric_table.BY_NAME[name].definition))}."
+    drawn = {verdicts.kind_of(group.metrics) for group in groups}
+    definition = metric_table.BY_NAME[name].definition
+    if others := "|".join(x.upper() for x in NAMES if x not in drawn):
+        definition = re.sub(rf"; ({others}): (?:[^()]|\([^()]*\))*?(?=; (?:PPO|DQN|CEM): |$)", "", definition)
+    return f"{sentence_case(definition)}."
 
 
 def path_in_words(name: str, group: Group, named: bool) -> str:
@@ -562,8 +607,8 @@ def path_in_words(name: str, group: Group, named: bool) -> str:
     return f"{whose}IQM of {name} {verb} from {start} to {end} {unit}{spread}."
 
 
-def scores_in_words(group: Group, named: bool) -> str:
-    """The best score, and the seeds with the worst ones."""
+def scores_in_words(group: Group, label: str) -> str:
+    """The best score, and the seeds with the worst ones; after the label if there is one."""
     scores = group.scores
     defined = np.flatnonzero(np.isfinite(scores))
     undefined = [seed for seed, x in zip(group.seeds, scores, strict=True) if not np.isfinite(x)]
@@ -573,10 +618,11 @@ def scores_in_words(group: Group, named: bool) -> str:
     elif len(defined) > 1 and np.ptp(scores[defined]) == 0:
         told = f"all {len(defined)} seeds at {number(scores[defined[0]])}"
     else:
-        worst = defined[np.argsort(scores[defined], kind="stable")][:3]
+        best = scores[defined].max()
+        worst = [i for i in defined[np.argsort(scores[defined], kind="stable")][:3] if scores[i] < best]
         listed = ", ".join(f"seed {group.seeds[i]} ({number(scores[i])})" for i in worst)
-        told = f"worst {listed}, best {number(scores[defined].max())}"
-    return f"{group.label}: {told}{missing}." if named else f"{sentence_case(told)}{missing}."
+        told = f"worst {listed}, best {number(best)}" if worst else f"seed {group.seeds[defined[0]]} ({number(best)})"
+    return f"{label}: {told}{missing}." if label else f"{sentence_case(told)}{missing}."
 
 
 # --- Out of matplotlib.
@@ -630,7 +676,7 @@ def save(picture: Picture, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         picture.figure.savefig(paths[0], dpi=160, facecolor="white")
-        paths[1].write_text(svg_of(picture.figure, transparent=False))
+        paths[1].write_text(svg_of(picture.figure, transparent=False), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{folder} cannot be written: {error.strerror or error}") from error
     return paths

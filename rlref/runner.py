@@ -96,7 +96,7 @@ class Clock:
     def __init__(self) -> None:
         self.seconds = {
             "compiling": 0.0,
-            "training": 0.0,  # waiting for chunks of updates
+            "training": 0.0,  # the first state, and waiting for chunks of updates
             "evaluation": 0.0,  # waiting longer, for an evaluation after a chunk
             "checkpoints": 0.0,  # reading and writing them, as far as the training stood still for it
             "logging": 0.0,  # metrics to the run's folder and to sinks, the display with its verdicts
@@ -656,6 +656,7 @@ class Keeper:
         newest = self._newest()
         if newest is None:
             group.state = group.programs.init(group.config, group.keys)
+            self.clock.book("training")
         else:
             update, kept, arrays = newest
             group.state = place(arrays, group.programs.state, group.padded, group.by_row)

@@ -123,11 +123,12 @@ class TensorBoard:
             folder = path / "tensorboard" / row.label
             folder.mkdir(parents=True, exist_ok=True)
             steps = int(env_steps[-1]) if env_steps.size else 0
-            name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{steps}"
+            before = len(list(folder.iterdir()))
+            name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{before}.{steps}"
             file = RecordWriter(str(folder / name))
             self.files.append(file)
             _write_event(file, file_version="brain.Event:2")
-            if steps:
+            if before:  # also by a run that was killed before its first checkpoint, and begins again
                 _write_event(file, step=steps + 1, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, update: int, values: Metrics) -> None:
@@ -347,7 +348,13 @@ class Sinks:
     def open(self, rows: Sequence[Row], history: Metrics) -> None:
         """Open them for a group of rows; see `Sink.open`."""
         self.is_open = True
-        self._each("could not be opened", lambda sink: sink.open(self.path, rows, dict(history)))
+        for x in history.values():
+            x.flags.writeable = False
+
+        def own() -> list[Row]:
+            return [dataclasses.replace(row, config=row.config.copy()) for row in rows]
+
+        self._each("could not be opened", lambda sink: sink.open(self.path, own(), dict(history)))
 
     def write(self, update: int, values: Metrics) -> None:
         """Give them the metrics of a chunk, and flush them now and then."""

@@ -25,11 +25,12 @@ class Range(NamedTuple):
     """log: uniform in its logarithm; complement: in that of 1 minus it, for what is near 1"""
 
     def at(self, place: Array) -> Array:
-        """The values at places in [0, 1], to six digits."""
+        """The values at places in [0, 1], to six digits; on the scale complement, six of what is missing to 1."""
         low, high = self._forward(np.array([self.low, self.high]))
         y = low + (high - low) * np.asarray(place)
-        x = {"linear": lambda: y, "log": lambda: np.exp(y), "complement": lambda: -np.expm1(-y)}[self.scale]()
-        return np.vectorize(lambda value: float(f"{value:.6g}"), otypes=[float])(x)
+        x = {"linear": lambda: y, "log": lambda: np.exp(y), "complement": lambda: np.exp(-y)}[self.scale]()
+        x = np.vectorize(lambda value: float(f"{value:.6g}"), otypes=[float])(x)
+        return np.clip(1 - x if self.scale == "complement" else x, self.low, self.high)
 
     def place(self, value: float) -> float:
         """Where a value is, as a share of the range."""
@@ -102,7 +103,7 @@ def parsed_choices(text: str) -> Choices:
     """A,B,C: Python's numbers, tuples, True, False and None, or else words."""
     try:
         return tuple(ast.literal_eval(f"({text},)"))
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return tuple(word.strip() for word in text.split(","))
 
 
@@ -115,9 +116,11 @@ def checked(module: ModuleType, config: Any, space: Space | None, env: Any, env_
         raise UsageError("there is nothing to search: name settings and their ranges, as learning_rate=1e-5:1e-2:log")
     for name, x in space.items():
         variants.changed(module, config, {name: None})
+        if name in ("env_id", *jobs.LENGTHS):
+            raise UsageError(f"{name} is not to be searched: scores would not be of the same thing")
         if isinstance(x, Range):
             check_range(name, x, traced.get(name, config))
-        elif len(x) < 2 or len(set(map(repr, x))) < len(x):
+        elif len(x) < 2 or len(set(x)) < len(x):
             raise UsageError(f"{name} has the choices {', '.join(map(str, x))}; there must be several, all different")
         for value in x[:2] if isinstance(x, Range) else x:
             check_value(name, getattr(config, name), value)

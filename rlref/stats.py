@@ -187,7 +187,7 @@ def permutation_test(
     extreme = np.abs(np.concatenate([_iqm(x) - _iqm(y) for x, y in draw(a, b, paired, permutations)]))
     difference = float(_iqm(np.concatenate(a)) - _iqm(np.concatenate(b)))
     # The same scores summed in another order differ in their last bits, which must not break a tie.
-    slack = 1e-10 * max(np.abs(x).max() for x in [*a, *b])
+    slack = sum(map(len, [*a, *b])) * np.finfo(np.float64).eps * max(np.abs(x).max() for x in [*a, *b])
     own = 0 if exhaustive else 1
 
     def share(limit: float) -> float:

@@ -29,7 +29,7 @@ from rlref.space import Range, Space, checked, draw
 Array = np.ndarray
 SMALL = 0.1  # a small change moves a setting by this share of its range, on its scale
 BROKEN = 0.5  # it breaks a setting if it costs this share of what was gained over the random policy
-TOP = 0.1  # the best region holds this share of the settings tried
+TOP = 0.1  # the best region holds this share of the settings tried, and five at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Trial:
     area: float
     """mean over training of the choosing seeds' scores: it decides between equals"""
     failed: int
-    """seeds that became non-finite, or never finished an episode"""
+    """seeds without a score: they never finished an episode, or none since they became non-finite"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Neighbour:
     p: float
     """that it is as good as the best: of the permutation test, by Holm corrected for all neighbours"""
     lost: float
-    """share of what the best gained over the random policy that it does not reach"""
+    """share of what the best gained over the random policy that it does not reach; NaN if no gain is shown"""
     breaks: bool
     """whether that is more than half, and no chance"""
 
@@ -81,7 +81,7 @@ class Sweep:
     trials: tuple[Trial, ...]
     """best first"""
     region: dict[str, tuple[Any, ...]]
-    """where the best tenth is: of a range the middle 80 %, as (low, high); of choices those that are among them"""
+    """where the best are (see TOP): of a range the middle 80 %, as (low, high); of choices those that are among them"""
     regression: importance.Regression | None
     ped_anova: dict[str, float] | None
     """where optuna is installed"""
@@ -152,10 +152,14 @@ def sweep(
     module = load_agent(agent)
     made, params = envs.resolved(config.env_id, env, env_params)
     space = checked(module, config, space, made, params)
-    for name, value, least in (("num_settings", num_settings, 2), ("num_seeds", num_seeds, 2)):
+    least_of = {"num_settings": (num_settings, 2), "num_seeds": (num_seeds, 2)}
+    least_of |= {"confirm_seeds": (confirm_seeds, 0), "seed": (seed, 0)}
+    for name, (value, least) in least_of.items():
         if value < least:
             why = "; one half of the seeds chooses, the other reports" if name == "num_seeds" else ""
             raise UsageError(f"{name} is {value}; it must be at least {least}{why}")
+    if folder is not None:
+        variants.refuse_others(folder, "search")
     train = functools.partial(
         variants.train,
         module,
@@ -177,7 +181,8 @@ def sweep(
     confirmed: compare.Comparison | None = None
     neighbours: tuple[Neighbour, ...] = ()
     if confirm_seeds:
-        changes = moved(space, trials[0].settings)
+        moves = moved(space, trials[0].settings)
+        changes = {f"{name} {value:g}": {**trials[0].settings, name: value} for name, value in moves}
         again = train(
             {"as given": {}, "best": trials[0].settings, **changes},
             num_seeds=confirm_seeds,
@@ -188,7 +193,7 @@ def sweep(
         labelled = {"as given": given, "best": best}
         confirmed = compare.compare([compare.Method(label, {config.env_id: run}) for label, run in labelled.items()])
         random = float(reference.random_returns(made, params).mean())
-        neighbours = judged_neighbours(best, again, changes, random, config.env_id)
+        neighbours = judged_neighbours(best, dict(zip(moves, again.values(), strict=True)), random, config.env_id)
     found = Sweep(
         agent=module.__name__.rpartition(".")[2],
         env_id=config.env_id,
@@ -230,7 +235,7 @@ def judged(drawn: Sequence[dict[str, Any]], trained: Sequence[Run]) -> tuple[Tri
 
 def region(space: Space, trials: Sequence[Trial]) -> dict[str, tuple[Any, ...]]:
     """Where the best are; see `Sweep.region`."""
-    top = trials[: max(5, round(TOP * len(trials)))]
+    top = trials[: top_of(len(trials))]
     found: dict[str, tuple[Any, ...]] = {}
     for name, x in space.items():
         values = [trial.settings[name] for trial in top]
@@ -241,9 +246,14 @@ def region(space: Space, trials: Sequence[Trial]) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def moved(space: Space, best: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The best setting with each number a little lower, and a little higher, but not beyond its range."""
-    out = {}
+def top_of(num_settings: int) -> int:
+    """How many count as the best: a tenth, and five at least."""
+    return min(num_settings, max(5, round(TOP * num_settings)))
+
+
+def moved(space: Space, best: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """What a number becomes if it is a little lower, or a little higher, but not beyond its range."""
+    out = []
     for name, x in space.items():
         if not isinstance(x, Range):
             continue
@@ -251,25 +261,25 @@ def moved(space: Space, best: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for place in (max(here - SMALL, 0.0), min(here + SMALL, 1.0)):
             value = float(x.at(np.array(place)))
             if abs(place - here) > SMALL / 10:
-                out[f"{name} {value:g}"] = {**best, name: value}
+                out.append((name, value))
     return out
 
 
 def judged_neighbours(
-    best: Run, neighbours: Mapping[str, Run], changes: Mapping[str, Mapping[str, Any]], random: float, env_id: str
+    best: Run, neighbours: Mapping[tuple[str, float], Run], random: float, env_id: str
 ) -> tuple[Neighbour, ...]:
     """Whether a small change breaks the best setting; `random` is what a random policy reaches."""
     if not neighbours:
         return ()
-    methods = [compare.Method(label, {env_id: run}) for label, run in {"best": best, **neighbours}.items()]
-    result = compare.compare(methods).results[0]
+    labelled = {"best": best, **{f"{name} {value:g}": run for (name, value), run in neighbours.items()}}
+    result = compare.compare([compare.Method(label, {env_id: run}) for label, run in labelled.items()]).results[0]
     first, *others = result.summaries
+    gained = first.iqm - random if first.low > random else float("nan")
     out = []
-    for (label, change), summary, contrast in zip(changes.items(), others, result.contrasts, strict=True):
-        name = label.rpartition(" ")[0]
-        lost = -contrast.difference / (first.iqm - random) if first.iqm > random else float("nan")
+    for (name, value), s, contrast in zip(neighbours, others, result.contrasts, strict=True):
+        lost = -contrast.difference / gained
         breaks = contrast.verdict == "worse" and lost > BROKEN
-        out.append(Neighbour(name, change[name], summary.iqm, summary.low, summary.high, contrast.p_holm, lost, breaks))
+        out.append(Neighbour(name, value, s.iqm, s.low, s.high, contrast.p_holm, lost, breaks))
     return tuple(out)
 
 
@@ -300,7 +310,9 @@ def tables(found: Sweep) -> list[compare.Table]:
         if found.ped_anova:
             row["PED-ANOVA"] = f"{found.ped_anova[name]:.1%}"
         region = found.region[name]
-        row[f"best {TOP:.0%}"] = " to ".join(f"{v:.3g}" for v in region) if isinstance(x, Range) else str(region)
+        row[f"best {top_of(len(found.trials))}"] = (
+            " to ".join(f"{v:.3g}" for v in region) if isinstance(x, Range) else str(region)
+        )
         row["best"] = f"{found.best.settings[name]}"
         row["as given"] = f"{found.base[name]}"
         rows.append(row)

@@ -50,13 +50,16 @@ def train(
     """
     module = load_agent(agent)
     display = display or runner.Silent()
-    configs = {label: changed(module, config, changes) for label, changes in variants.items()}
+    runner.check_numbers(num_seeds=num_seeds, seed=seed)
+    everyone = {label: changed(module, config, changes) for label, changes in variants.items()}
+    first = {repr(jobs.settings_of(config)): label for label, config in reversed(everyone.items())}
+    configs = {label: config for label, config in everyone.items() if label in first.values()}  # none is trained twice
     groups = [(labels, batched([configs[label] for label in labels])) for labels in grouped(configs)]
     made, params = envs.resolved(config.env_id, env, env_params)
     for labels, _ in groups:
         jobs.agent_of(module, configs[labels[0]], made, params)  # what cannot be trained is said before anything is
     if folder is not None:
-        keep_to(folder, described(module, configs, range(seed, seed + num_seeds), env_params))
+        keep_to(folder, described(module, everyone, range(seed, seed + num_seeds), env, env_params))
     results: dict[str, Run] = {}
     for number, (labels, together) in enumerate(groups):
         if len(groups) > 1:
@@ -74,7 +77,7 @@ def train(
             raise Stopped(run.summary["stopped_by"])
         for i, label in enumerate(labels):
             results[label] = run.of_setting(i) if run.batched else run
-    return {label: results[label] for label in variants}
+    return {label: results[first[repr(jobs.settings_of(config))]] for label, config in everyone.items()}
 
 
 def changed(module: ModuleType, config: Any, changes: Changes) -> Any:
@@ -98,21 +101,22 @@ def grouped(configs: Mapping[str, Any]) -> list[list[str]]:
 
 
 def batched(configs: list[Any]) -> Any:
-    """One Config of several that `grouped` put together: the settings that differ hold a value for each."""
+    """One Config of several different ones that `grouped` put together: what differs holds a value for each."""
     values = {name: [getattr(c, name) for c in configs] for name in jobs.traced_settings(configs[0])}
     differ = {name: np.asarray(x, np.float64) for name, x in values.items() if any(y != x[0] for y in x)}
-    if len(configs) > 1 and not differ:
-        raise UsageError("several variants have the same settings; each must differ from the others")
     return dataclasses.replace(configs[0], **differ)
 
 
-def described(module: ModuleType, configs: Mapping[str, Any], seeds: range, env_params: Any) -> dict[str, Any]:
+def described(
+    module: ModuleType, configs: Mapping[str, Any], seeds: range, env: Any, env_params: Any
+) -> dict[str, Any]:
     """All that decides what is trained, as JSON."""
     code = Path(module.__file__).read_bytes() if module.__file__ else b""
     return {
         "source_sha256": hashlib.sha256(code).hexdigest(),
         "variants": {label: runs.in_json(jobs.settings_of(config)) for label, config in configs.items()},
         "seeds": list(seeds),
+        "env": None if env is None else type(env).__name__,
         "env_params": None if env_params is None else repr(env_params),
     }
 
@@ -121,8 +125,7 @@ def keep_to(folder: Path, about: dict[str, Any]) -> None:
     """Write what a folder is of, or check that it is of the same. Raises UsageError if it is not."""
     file = folder / "variants.json"
     if not file.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise UsageError(f"{folder} exists already and is never overwritten; give another --run-dir")
+        refuse_others(folder)
         with runs.writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             runs.write_json(file, about)
@@ -130,3 +133,10 @@ def keep_to(folder: Path, about: dict[str, Any]) -> None:
     there = runs.read_json(file)
     if other := [name for name, x in json.loads(runs.json_text(about)).items() if there.get(name) != x]:
         raise UsageError(f"{folder} was begun with other {other[0]}; give another --run-dir, or the same command again")
+
+
+def refuse_others(folder: Path, *parts: str) -> None:
+    """Raise UsageError if a folder holds something, and none of `parts` that are folders of variants."""
+    holds = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if holds and not any((folder / part / "variants.json").exists() for part in parts):
+        raise UsageError(f"{folder} exists already and is never overwritten; give another --run-dir")

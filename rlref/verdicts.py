@@ -765,7 +765,7 @@ def entropy_plateau(m: Series) -> Look:
 def discrete_entropy(m: Series) -> np.ndarray:
     """Entropy as a share of that of uniform actions."""
     if not m.discrete:
-        raise UnknownError("discrete actions")
+        raise UnknownError("an entropy near log A at the start, as discrete actions have")
     return m["relative_entropy"]
 
 

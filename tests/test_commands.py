@@ -54,7 +54,7 @@ def test_compare(two, capsys):
 
 def test_compare_over_environments_takes_references(two, capsys):
     assert cli.main(["compare", "x=a", "y=b", "--reference", "CartPole-v1=200", "--json"]) == 0
-    for wrong in ("CartPole-v1", "CartPole-v1=x", "=3"):
+    for wrong in ("CartPole-v1", "CartPole-v1=x", "=3", "CartPole-v1=nan"):
         assert cli.main(["compare", *two, "--reference", wrong]) == 2
         assert "takes ENV=SCORE" in capsys.readouterr().err
 
@@ -131,16 +131,25 @@ def test_baselines(monkeypatch, capsys):
         ("sweep pppo", "Did you mean 'ppo'"),
         ("ablate ppo --only nothing", "no option 'nothing'"),
         ("ablate ppo --also gamma=.9:.99", "takes values to try"),
+        ("ablate ppo --also learning_rate=abc", "learning_rate cannot be 'abc'"),
+        ("ablate ppo --num-seeds 0", "num_seeds is 0"),
+        ("sweep ppo --seed -1", "seed is -1"),
+        ("sweep ppo --confirm-seeds -1", "confirm_seeds is -1"),
+        ("sweep ppo --vary gamma=" + "(" * 3000, "gamma"),
+        ("sweep ppo --run-dir .", "never overwritten"),
+        ("baselines CartPole-v1 --run-dir .", "never overwritten"),
         ("baselines CartPol-v1", "Did you mean 'CartPole-v1'"),
         ("baselines CartPole-v1 --total-timesteps 0", "total_timesteps is 0"),
         ("compare nowhere other", "no run's folder"),
     ],
 )
 def test_wrong_usage_gets_one_line(command, message, capsys):
+    Path("letter.txt").write_text("dear")
     assert cli.main(command.split()) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["letter.txt"]  # nothing was begun
 
 
 @pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -150,7 +159,7 @@ def test_stopped_says_how_to_go_on(signal, code, monkeypatch, capsys):
 
     monkeypatch.setattr(variants, "train", stopped)
     assert cli.main(["sweep", "ppo", "--run-dir", "mine"]) == code
-    assert "with --run-dir mine goes on" in capsys.readouterr().out
+    assert "with --run-dir mine goes on" in capsys.readouterr().err
 
 
 def test_commands_of_agents_show_their_options(capsys):

@@ -1,7 +1,10 @@
 """The report: what is in the page, that it holds together, and that nothing in a run breaks it."""
 
 import contextlib
+import fcntl
+import os
 import re
+import types
 from html.parser import HTMLParser
 
 import jax
@@ -90,7 +93,7 @@ def test_page_of_a_healthy_run_holds_together_and_loads_nothing(kind, tmp_path):
     assert not set(re.findall("#[0-9a-f]{6}", text[text.index("</style>") :])) & set(report_figures.VARIABLES)
     assert "Healthy." in page.words
     score = f"plot-{run.score}"
-    assert {score, "plot-scores", "plot-entropy", "plot-return", "settings"} <= set(page.ids)
+    assert {score, "final-scores", "plot-entropy", "spread-return", "settings"} <= set(page.ids)
     assert all(re.search(r"\d|constant|All", label) for label in page.labels)
     rises = next(label for label in page.labels if label.startswith(f"IQM of {run.score}"))
     first, final = run.metrics[run.score][0, [0, -1]]
@@ -126,7 +129,7 @@ def test_a_finding_is_told_and_its_onset_is_marked_in_its_plot(tmp_path):
     for told in ("▲ WARN", finding.title, finding.meaning, finding.tries, finding.source, "1 of 8 seeds (3)"):
         assert told in page.words
     told = [finding, *finding.follows]
-    assert page.links.count("plot-kl") == sum(report.plot_key(f, run) == "kl" for f in told)
+    assert page.links.count("plot-kl") == sum(report.plot_key(f, run) == ("plot", "kl") for f in told)
     assert f"1 {finding.title}, update 40" in " ".join(page.words.split())
 
 
@@ -237,10 +240,167 @@ def test_batched_settings_have_a_curve_and_a_line_each(tmp_path):
     assert "200 [200, 200]" in page.words
 
 
+def batched(scores):
+    """A run whose settings end at `scores`, in each of its seeds."""
+    run = made({name: np.stack([x] * len(scores)) for name, x in few().items()}, batched=["learning_rate"])
+    run.metrics["return_mean"] = np.broadcast_to(np.float32(scores)[:, None, None], (len(scores), 8, 100))
+    run.config["learning_rate"] = np.geomspace(1e-5, 1, len(scores)).tolist()
+    return run
+
+
+def test_settings_without_a_score_are_not_chosen_to_be_drawn():
+    run = batched([np.nan, *range(18), np.nan])
+    groups, said = report.groups_of(run)
+    assert [g.scores[0] for g in groups] == [0, 3, 6, 8, 11, 14, 17]
+    assert "7 of 20 settings, evenly from the worst to the best; 2 without a score are left out." in said
+    assert report_figures.evenly(np.array([np.nan, 1.0, np.inf, 0.0]), 2).tolist() == [1, 3]
+    assert report_figures.evenly(np.full(9, np.nan), 2).tolist() == [0, 8]
+
+
+def test_one_setting_of_several_is_played_as_that_one(tmp_path, monkeypatch):
+    whole = batched([1, 2, 3])
+    whole.path = tmp_path
+    one = whole.of_setting(2)
+    job = with_policy(ppo).trained.job
+    one.trained = types.SimpleNamespace(row=lambda seed, setting: (seed, setting))
+    rows = []
+    monkeypatch.setattr(report, "played", lambda _, row, seed: rows.append(row) or (np.ones((3, 2)), None, ""))
+    assert "setting 2, seed 3, the median one" in report.visits_of(one, job)[0]
+    assert rows == [(3, 2)]
+    one.trained = None
+    out = report.write(one)
+    assert out == tmp_path / "report-setting-2.html"
+    page = Page(out.read_text())
+    assert f"setting 2 of the run in {tmp_path}" in page.words
+
+
+def finding_of(what):
+    return Finding("mine", "WARN", "", "", "", "", what=what)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("target_step", ("plot", "target_step")),
+        ("target_max", ("spread", "target")),
+        ("target_mean", ("spread", "target")),
+        ("return_mean", ("plot", "return_mean")),
+    ],
+)
+def test_a_finding_is_marked_where_its_metric_is_drawn(name, key):
+    run = made({"target_step": healthy("ppo")[0]["kl"]})
+    assert report.plot_key(finding_of(name), run) == key
+
+
+def test_figures_of_metrics_with_names_like_others_are_told_apart(tmp_path):
+    x = healthy("ppo")[0]["kl"] * np.arange(100)
+    names = ("scores", "loss", "loss_mean", "loss_std", "loss_min", "loss_max", "final-scores", "spread-loss")
+    run = made(dict.fromkeys(names, x))
+    _, body, pictures = report.of_run(run)
+    assert {"plot-loss", "spread-loss", "plot-scores", "final-scores"} <= set(Page(body).ids)
+    assert len({p.name for p in pictures}) == len(pictures)
+
+
+def test_folders_whose_names_are_no_unicode(tmp_path):
+    evil = "a\udcff"
+    out = report.write(made(agent=evil), tmp_path / "report.html", tmp_path / "pictures")
+    assert "a\\udcff" in out.read_text()
+    methods = [Method(label, m.runs) for label, m in zip((evil, "b\udcff"), two(), strict=True)]
+    out = report.write_comparison(methods, tmp_path / "both.html", tmp_path / "pictures")
+    assert ">a\\udcff</text>" in out.read_text()
+
+
+def test_the_page_is_written_before_its_pictures(tmp_path):
+    (tmp_path / "pictures").write_text("no folder")
+    with pytest.raises(UsageError, match="pictures cannot be written"):
+        report.write(made(), tmp_path / "report.html", tmp_path / "pictures")
+    assert (tmp_path / "report.html").exists()
+
+
+def scored(scores, label="a", metric="return_mean", **metrics):
+    x = np.float64(scores)[:, None]
+    return Group(label, {metric: x} | {name: x for name in metrics}, list(range(len(scores))))
+
+
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        ([500, 492.25, 500], "Worst seed 1 (492.2), best 500."),
+        ([4, 3, 1, 2], "Worst seed 2 (1), seed 3 (2), seed 1 (3), best 4."),
+        ([5, 5], "All 2 seeds at 5."),
+        ([np.nan, 5], "Seed 1 (5); undefined: seeds 0."),
+    ],
+)
+def test_worst_seeds_are_below_the_best(scores, told):
+    assert report_figures.scores_in_words(scored(scores), "") == told
+
+
+def test_zero_has_no_sign():
+    assert report_figures.number(-0.0) == "0"
+
+
+@pytest.mark.parametrize("wanted", [["dqn"], ["cem"], ["ppo"], ["ppo", "cem"], ["dqn", "cem"], ["ppo", "dqn", "cem"]])
+def test_a_metric_is_defined_for_the_agents_that_are_drawn(wanted):
+    groups = [Group(kind, healthy(kind)[0], list(range(8))) for kind in wanted]
+    words = report_figures.curve("entropy", groups).caption
+    assert [kind for kind in ("dqn", "cem") if f"; {kind.upper()}: " in words] == [k for k in wanted if k != "ppo"]
+
+
+def test_final_scores_are_named_by_what_they_are():
+    same = report_figures.final_scores([scored([1, 2]), scored([3, 4], "b")])
+    assert same.figure.axes[0].get_xlabel() == "return_mean"
+    differ = report_figures.final_scores([scored([1, 2]), scored([3, 4], "b", "mean_policy_return")])
+    assert differ.figure.axes[0].get_xlabel() == "score"
+    assert "b (mean_policy_return): worst seed 0 (3), best 4." in differ.caption
+
+
+def test_labels_of_final_scores_are_whole_or_told_apart_and_do_not_overlap():
+    names = ["ppo-cartpole-v1", "ppo-acrobot-v1", *(f"a-long-name-of-a-sweep-rate-{i}-and-its-end" for i in range(8))]
+    axes = report_figures.final_scores([scored([1, 2], name) for name in names]).figure.axes[0]
+    labels = axes.get_yticklabels()
+    assert len({label.get_text() for label in labels}) == len(names)
+    boxes = [label.get_window_extent() for label in labels]
+    assert all(high.y0 > low.y1 for high, low in zip(boxes, boxes[1:], strict=False))
+    assert all(box.x0 >= 0 for box in boxes)
+    assert report_figures.distinct(names[:3], 24) == [*names[:2], "a-long-name…-and-its-end"]
+
+
+def test_marks_at_one_place_are_counted():
+    axes = report_figures.canvas()[1]
+    axes.set_xlim(0, 100)
+    at = {10: ["1", "1.4", "1.5", "1.6"], 90: ["2", "2.1", "2.2", "2.3", "2.4"]}
+    marks = [Mark(n, update, "") for update, numbers in at.items() for n in numbers]
+    report_figures.draw_marks(axes, marks, np.arange(100.0))
+    assert [text.get_text() for text in axes.texts] == ["1, 1.4, 1.5, 1.6", "2 and 4 more"]
+
+
+def test_a_killed_run_whose_lock_is_held_is_being_trained(tmp_path):
+    run = made(path=tmp_path)
+    run.summary["status"] = "killed"
+    assert report.status_of(run) == "killed"
+    with (tmp_path / "lock").open("w") as lock:
+        assert report.status_of(run) == "killed"
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert report.status_of(run) == "being trained"
+    assert report.status_of(run) == "killed"
+
+
+def test_time_of_a_resumed_run_is_said_to_be_of_its_last_part(tmp_path):
+    run = made(summary={"seconds": {"training": 3.0}}, path=tmp_path)
+    about = {"config": {}, "env_params_values": {}}
+    (tmp_path / "source").mkdir()
+    runs.write_json(tmp_path / "config.json", about)
+    runs.write_json(tmp_path / "source" / "config.json", about)
+    runs.write_json(tmp_path / "environment.json", {})
+    assert "3.0 s in all" in report.provenance(run)
+    runs.write_json(tmp_path / "environment.json", {"resumed": [{"date": "today"}]})
+    assert "3.0 s since it was last resumed" in report.provenance(run)
+
+
 def test_figures_are_written_as_files(tmp_path):
     report.write(made(), tmp_path / "a.html", tmp_path / "pictures")
     files = {file.name for file in (tmp_path / "pictures").iterdir()}
-    assert {"plot-return_mean.png", "plot-return_mean.svg", "plot-scores.png"} <= files
+    assert {"plot-return_mean.png", "plot-return_mean.svg", "final-scores.png"} <= files
     assert (tmp_path / "pictures" / "plot-kl.svg").read_text().startswith("<?xml")
     assert "var(" not in (tmp_path / "pictures" / "plot-kl.svg").read_text()
 
@@ -253,6 +413,12 @@ def test_only_a_report_is_overwritten(tmp_path):
     with pytest.raises(UsageError, match="no report"):
         report.write(made(), out)
     assert out.read_text() == "<html>thesis</html>"
+    out.write_text(f"<!doctype html><html><head><title>thesis</title>{report.GENERATOR}")
+    with pytest.raises(UsageError, match="no report"):
+        report.write(made(), out)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="no regular file"):
+        report.write(made(), tmp_path / "pipe")
     with pytest.raises(UsageError, match="is a folder"):
         report.write(made(), tmp_path)
     with pytest.raises(UsageError, match="no folder"):
@@ -338,10 +504,23 @@ def test_several_runs_are_drawn_and_compared(tmp_path):
     page = Page(report.write_comparison(methods, tmp_path / "both.html").read_text())
     for sentence in compare.compare(methods).sentences:
         assert sentence in page.words
-    assert {"plot-profile-A", "plot-return_mean", "plot-scores", "plot-target"} <= set(page.ids)
+    assert {"profile-A", "plot-return_mean", "final-scores", "spread-target"} <= set(page.ids)
     labels = " ".join(page.labels)
     assert "plain: IQM of return_mean rises" in labels
     assert "better_: IQM of return_mean rises" in labels
+
+
+def test_sentences_come_first_and_long_tables_after_the_figures(tmp_path):
+    first, second = two()
+    first.runs["A"].config["gamma"] = 0.5
+    for methods in ([first, second], [first, second, Method("third", second.runs)]):
+        text = report.write_comparison(methods, tmp_path / "all.html").read_text()
+        figures = text.index('id="environment-0"')
+        assert text.index(compare.compare(methods).sentences[0]) < text.index("<figure") < figures
+        assert (text.index("P(better)") < figures) == (len(methods) == 2)
+        assert text.index("Settings that differ</h2>") > figures
+        # The mean is drawn among the returns.
+        assert 'id="spread-return"' not in text
 
 
 def test_runs_are_told_apart_without_colour():

@@ -1,5 +1,6 @@
 """Sinks hold the run's metrics, to the bit, whatever happened to the run; and nothing of theirs stops it."""
 
+import dataclasses
 import errno
 import io
 import shutil
@@ -335,16 +336,34 @@ def test_tensorboard_has_the_last_update_under_cleanrls_tags(whole):
 def test_events_after_the_checkpoint_are_hidden_when_a_run_goes_on(tmp_path):
     from tensorboardX.proto.event_pb2 import SessionLog
 
-    for history in (np.empty((1, 0)), np.array([[8.0, 16.0]])):
+    for history in (np.empty((1, 0)), np.array([[8.0, 16.0]]), np.empty((1, 0))):
         board = sinks.TensorBoard()
         board.open(tmp_path, [ROW], {"env_steps": history})
         board.write(2, {"env_steps": np.array([[32.0]]), "kl": np.array([[0.5]])})
         board.close()
-    first, second = sorted((tmp_path / "tensorboard" / "seed-0").iterdir(), key=lambda p: int(p.suffix[1:]))
+    first, second, anew = sorted((tmp_path / "tensorboard" / "seed-0").iterdir(), key=lambda p: p.name.split(".")[-2])
     assert [e.session_log.status for e in events(first)] == [0, 0]
     _, begin, scalars = events(second)
     assert (begin.step, begin.session_log.status) == (17, SessionLog.START)
     assert (scalars.step, scalars.summary.value[1].tag) == (32, "diag/kl")
+    assert events(anew)[1].step == 1  # killed before its first checkpoint: it begins again, and all of it is hidden
+
+
+def test_a_sink_cannot_change_what_others_get():
+    class Meddler(Collect):
+        def open(self, path, rows, history):
+            rows[0].config.clear()
+            history["env_steps"] = history["env_steps"] * 0
+            with pytest.raises(ValueError, match="read-only"):
+                history["kl"][...] = 7
+            super().open(path, rows, history)
+
+    other, row = Collect(), dataclasses.replace(ROW, config={"gamma": 0.9})
+    both = sinks.Sinks([Meddler(), other], None, pytest.fail)
+    both.open([row], {"env_steps": np.ones((1, 2)), "kl": np.ones((1, 2))})
+    ((rows, [(_, history)]),) = other.groups
+    assert rows[0].config == {"gamma": 0.9}
+    assert history["env_steps"].tolist() == [[1, 1]]
 
 
 def events(file):

@@ -18,6 +18,14 @@ def test_places_on_each_scale():
     np.testing.assert_allclose(Range(0.9, 0.999, "complement").at(np.array([0, 0.5, 1])), [0.9, 0.99, 0.999])
 
 
+def test_values_stay_within_their_range():
+    x = Range(0.99, 0.99999999, "complement").at(np.linspace(0, 1, 50))
+    assert (np.diff(x) > 0).all()
+    assert (x.min(), x.max()) == (0.99, 0.99999999)
+    x = Range(0.1234567, 0.7654321).at(np.array([0, 1]))
+    assert x.tolist() == [0.123457, 0.765432]
+
+
 @pytest.mark.parametrize("x", space.SPACE.values(), ids=space.SPACE)
 def test_place_is_where_a_value_is(x):
     assert x.place(float(x.at(np.array(0.3)))) == pytest.approx(0.3, abs=1e-4)
@@ -79,6 +87,8 @@ def test_what_cannot_be_read(text, message):
         ({"gamma": Range(0.5, 1.5)}, "gamma"),
         ({"num_envs": (4,)}, "must be several"),
         ({"num_envs": (4, 4)}, "all different"),
+        ({"learning_rate": (1, 1.0)}, "all different"),
+        ({"env_id": ("CartPole-v1", "Acrobot-v1")}, "not to be searched"),
         ({"num_envs": (4, 8.0)}, "of the type int"),
         ({"activation": ("tanh", 3)}, "of the type str"),
         ({"num_minibatches": (4, 7)}, "num_minibatches"),

@@ -12,6 +12,7 @@ from rlref.runs import Run
 from rlref.space import Range
 
 SPACE = {"learning_rate": Range(1e-5, 1e-2, "log"), "ent_coef": Range(0.0, 0.1), "update_epochs": (2, 4)}
+GIVEN = {"space": {"learning_rate": (2.5e-4, 1e-5)}}
 RANDOM = 10.0
 
 
@@ -43,7 +44,7 @@ def search(monkeypatch):
 
     def run(f, noise=1.0, batches=None, **options):
         monkeypatch.setattr(variants, "train", planted(f, noise, batches))
-        return sweep.sweep("ppo", ppo.Config(), SPACE, **({"num_settings": 60, "num_seeds": 4} | options))
+        return sweep.sweep("ppo", ppo.Config(), **({"space": SPACE, "num_settings": 60, "num_seeds": 4} | options))
 
     return run
 
@@ -90,8 +91,10 @@ def test_what_a_few_seeds_cannot_tell_from_chance_is_said(search):
     assert found.verdict.startswith("perhaps too sensitive: learning_rate")
 
 
-def test_nothing_gained_is_said(search):
-    found = search(lambda config: RANDOM - 5)
+@pytest.mark.parametrize("score", [RANDOM - 5, RANDOM + 0.01])
+def test_nothing_gained_is_said(search, score):
+    found = search(lambda config: score)
+    assert not found.too_sensitive
     assert found.verdict.startswith("nothing was gained over a random policy")
 
 
@@ -99,9 +102,8 @@ def test_small_changes_end_at_the_range():
     given = {"learning_rate": Range(1e-4, 1e-2, "log"), "ent_coef": Range(0.0, 1.0), "update_epochs": (2, 4)}
     best = {"learning_rate": 9e-3, "ent_coef": 1.0, "update_epochs": 2}
     moves = sweep.moved(given, best)
-    assert [move["learning_rate"] for move in moves.values()] == pytest.approx([9e-3 / 100**0.1, 1e-2, 9e-3], rel=1e-3)
-    assert [move["ent_coef"] for move in moves.values()] == pytest.approx([1, 1, 0.9])
-    assert all(move["update_epochs"] == 2 for move in moves.values())
+    assert [name for name, _ in moves] == ["learning_rate", "learning_rate", "ent_coef"]
+    assert [value for _, value in moves] == pytest.approx([9e-3 / 100**0.1, 1e-2, 0.9], rel=1e-3)
 
 
 def test_one_half_of_the_seeds_chooses_and_the_other_reports(search):
@@ -141,6 +143,12 @@ def test_failed_seeds_count_as_the_lowest_score(search):
     assert failed
     assert all(trial.failed == 4 and set(trial.scores) == {lowest} for trial in failed)
     assert any("trainings failed" in text for text in sweep.sentences(found))
+
+
+def test_the_settings_given_may_be_the_best(search):
+    found = search(lambda config: hill(config) + 50 * (config.learning_rate == ppo.Config().learning_rate), **GIVEN)
+    assert found.best.settings == {"learning_rate": 2.5e-4}
+    assert found.confirmed.results[0].contrasts[0].verdict != "better"
 
 
 def test_what_is_kept(search, tmp_path):

@@ -41,6 +41,12 @@ def test_each_variant_is_a_run_with_its_own_settings(kept):
     np.testing.assert_allclose(rates["constant"], 2.5e-4)
 
 
+def test_what_is_the_same_is_trained_once():
+    trained = train(given={"given": {}, "same": {"learning_rate": BASE.learning_rate}})
+    assert trained["same"] is trained["given"]
+    assert trained["same"].batched == []
+
+
 def test_those_of_one_program_share_a_run(kept):
     folder, trained = kept
     assert sorted(path.name for path in folder.iterdir()) == ["000", "001", "variants.json"]
@@ -113,8 +119,8 @@ def test_what_cannot_be_trained_is_said_before_anything_is(tmp_path):
         train(tmp_path / "run", given={"given": {}, "odd": {"num_minibatches": 7}})
     with pytest.raises(UsageError, match="Did you mean 'learning_rate'"):
         train(tmp_path / "run", given={"given": {}, "odd": {"learning_rat": 1.0}})
-    with pytest.raises(UsageError, match="same settings"):
-        train(tmp_path / "run", given={"given": {}, "same": {}})
+    with pytest.raises(UsageError, match="num_seeds"):
+        train(tmp_path / "run", num_seeds=0)
     assert not (tmp_path / "run").exists()
 
 

@@ -478,6 +478,8 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
 
     state = jax.eval_shape(init, shapes, keys)
     names = sorted(jax.eval_shape(update, shapes, state, jnp.int32(0))[1])
+    if "env_steps" not in names:
+        raise UsageError(f"{job.name} does not report env_steps, the environment steps so far: its update must")
 
     def chunk(config: Any, state: Any, start: jax.Array, count: jax.Array) -> tuple[Any, jax.Array]:
         # A loop of `count` turns rather than a scan: one program serves chunks of any length.

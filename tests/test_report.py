@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import re
 import types
@@ -261,7 +262,8 @@ def test_one_setting_of_several_is_played_as_that_one(tmp_path, monkeypatch):
     whole = batched([1, 2, 3])
     whole.path = tmp_path
     one = whole.of_setting(2)
-    job = with_policy(ppo).trained.job
+    space = types.SimpleNamespace(shape=(2,))
+    job = types.SimpleNamespace(env=types.SimpleNamespace(observation_space=lambda _: space), env_params=None)
     one.trained = types.SimpleNamespace(row=lambda seed, setting: (seed, setting))
     rows = []
     monkeypatch.setattr(report, "played", lambda _, row, seed: rows.append(row) or (np.ones((3, 2)), None, ""))
@@ -303,7 +305,7 @@ def test_figures_of_metrics_with_names_like_others_are_told_apart(tmp_path):
 
 def test_folders_whose_names_are_no_unicode(tmp_path):
     evil = "a\udcff"
-    out = report.write(made(agent=evil), tmp_path / "report.html", tmp_path / "pictures")
+    out = report.write(made(agent=evil), tmp_path / "report.html")
     assert "a\\udcff" in out.read_text()
     methods = [Method(label, m.runs) for label, m in zip((evil, "b\udcff"), two(), strict=True)]
     out = report.write_comparison(methods, tmp_path / "both.html", tmp_path / "pictures")
@@ -317,9 +319,8 @@ def test_the_page_is_written_before_its_pictures(tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
-def scored(scores, label="a", metric="return_mean", **metrics):
-    x = np.float64(scores)[:, None]
-    return Group(label, {metric: x} | {name: x for name in metrics}, list(range(len(scores))))
+def scored(scores, label="a", metric="return_mean"):
+    return Group(label, {metric: np.float64(scores)[:, None]}, list(range(len(scores))))
 
 
 @pytest.mark.parametrize(
@@ -360,9 +361,9 @@ def test_labels_of_final_scores_are_whole_or_told_apart_and_do_not_overlap():
     labels = axes.get_yticklabels()
     assert len({label.get_text() for label in labels}) == len(names)
     boxes = [label.get_window_extent() for label in labels]
-    assert all(high.y0 > low.y1 for high, low in zip(boxes, boxes[1:], strict=False))
+    assert all(high.y0 > low.y1 for high, low in itertools.pairwise(boxes))
     assert all(box.x0 >= 0 for box in boxes)
-    assert report_figures.distinct(names[:3], 24) == [*names[:2], "a-long-name…-and-its-end"]
+    assert report_figures.distinct(names[:3], 24) == [*names[:2], "a-long-name…and-its-end"]
 
 
 def test_marks_at_one_place_are_counted():

@@ -177,6 +177,17 @@ def test_a_module_without_the_contract_is_no_agent():
         rlref.train(counting_env, SMALL)
 
 
+def test_an_agent_has_to_count_its_steps(tmp_path):
+    source = (
+        Path(ppo.__file__)
+        .read_text()
+        .replace('diagnostics |= {"env_steps": (step + 1.0) * batch_size, ', "diagnostics |= {")
+    )
+    (tmp_path / "silent.py").write_text(source)
+    with pytest.raises(UsageError, match="silent does not report env_steps"):
+        rlref.train(tmp_path / "silent.py", num_seeds=1)
+
+
 def test_batched_settings_must_agree():
     with pytest.raises(UsageError, match=r"learning_rate \[2\], gamma \[3\]"):
         train(SMALL.replace(learning_rate=np.ones(2), gamma=np.ones(3)))

@@ -51,3 +51,11 @@ def test_calibration_figures_are_those_that_the_script_found():
     assert f"no WARN in more than {worst} of {found['healthy']} healthy seeds" in said
     assert f"of {found['unhealthy']} unhealthy ones {100 * found['hit']:.0f} % are warned of" in said
     assert f"in {100 * found['right']:.0f} % the leading finding names the cause" in said
+
+
+def test_search_is_the_one_that_was_run():
+    said = (ROOT / "rlref" / "README.md").read_text()
+    quoted = said.split("```text\n")[1].split("\n```")[0].split("\n[...]\n")
+    printed = (ROOT / "scripts" / "results" / "sweep.txt").read_text()
+    assert len(quoted) == 2
+    assert all(part in printed for part in quoted)

@@ -395,7 +395,7 @@ def figure(found: Sweep, places: Mapping[str, Array], scores: Array) -> Any:
 
     columns = min(4, len(places))
     rows = math.ceil(len(places) / columns)
-    drawn = Figure((3.2 * columns, 2.7 * rows + 0.4), layout="constrained")
+    drawn = Figure((3.4 * columns, 2.7 * rows + 0.4), layout="constrained")
     grid = drawn.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in grid.flat[len(places) :]:
         axes.set_visible(False)
@@ -403,7 +403,7 @@ def figure(found: Sweep, places: Mapping[str, Array], scores: Array) -> Any:
         x = found.space[name]
         if isinstance(x, Range):  # on its own scale, whatever that is
             ticks = np.array([0, 0.25, 0.5, 0.75, 1])
-            axes.set_xticks(ticks, [f"{value:.3g}" for value in x.at(ticks)])
+            axes.set_xticks(ticks, [f"{value:.3g}" for value in x.at(ticks)], fontsize=8)
         else:
             place = place + np.random.default_rng(0).uniform(-0.2, 0.2, len(place))
             axes.set_xticks(range(len(x)), [str(choice) for choice in x])

@@ -59,7 +59,21 @@ def add_to(commands: Any) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class SearchOptions:
+class FolderOptions:
+    """Where, and in what environment, a command trains."""
+
+    run_dir: Path | None = None
+    """folder of the runs; the same command with the same folder goes on; None: a new one under runs/"""
+    env_params: tuple[str, ...] = ()
+    """parameters of the environment, each as name=value"""
+    memory_gb: float | None = None
+    """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
+    json: bool = False
+    """print JSON, and nothing else"""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchOptions(FolderOptions):
     """How to search; the agent's own settings follow: what the search begins from, and is compared with."""
 
     vary: tuple[str, ...] = ()
@@ -73,18 +87,10 @@ class SearchOptions:
     """fresh seeds of the best, its neighbours and the settings given; 0: do not confirm"""
     seed: int = 0
     """the first seed's id; settings are drawn by it as well"""
-    run_dir: Path | None = None
-    """folder of the sweep; the same command with the same folder goes on; None: a new one under runs/"""
-    env_params: tuple[str, ...] = ()
-    """parameters of the environment, each as name=value"""
-    memory_gb: float | None = None
-    """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
-    json: bool = False
-    """print JSON, and nothing else"""
 
 
 @dataclasses.dataclass(frozen=True)
-class AblateOptions:
+class AblateOptions(FolderOptions):
     """What to switch; the agent's own settings follow: what everything is compared with."""
 
     only: tuple[str, ...] = ()
@@ -95,14 +101,6 @@ class AblateOptions:
     """seeds of every variant"""
     seed: int = 0
     """the first seed's id"""
-    run_dir: Path | None = None
-    """folder of the runs; the same command with the same folder goes on; None: a new one under runs/"""
-    env_params: tuple[str, ...] = ()
-    """parameters of the environment, each as name=value"""
-    memory_gb: float | None = None
-    """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
-    json: bool = False
-    """print JSON, and nothing else"""
 
 
 def report_command(options: argparse.Namespace) -> int:

@@ -166,7 +166,7 @@ def rebuilt(path: Path, module: ModuleType, about: dict[str, Any], env: Any, env
             "in rlref.resume(path, env=my_env)"
         )
     own_env = env is not None
-    env, default_params = (env, envs.checked(env, "env").default_params) if own_env else envs.make_env(config.env_id)
+    env, default_params = envs.resolved(config.env_id, env)
     env_params = with_values(default_params, about["env_params_values"]) if env_params is None else env_params
     if repr(env_params) != about["env_params"]:
         raise UsageError(

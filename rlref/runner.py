@@ -192,11 +192,7 @@ def train(
                 raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
             chosen = metric_sinks.checked(metric_sinks.default(path) if sinks is None else sinks, path)
     own_env = env is not None
-    if own_env:
-        default_params = envs.checked(env, "env").default_params
-    else:
-        env, default_params = envs.make_env(config.env_id)
-    env_params = default_params if env_params is None else env_params
+    env, env_params = envs.resolved(config.env_id, env, env_params)
     envs.check_interface(env, env_params, config.env_id)
     seeds = list(range(seed, seed + num_seeds))
     job = Job(module, config, env, env_params, seeds, eval_every, eval_episodes, own_env)

@@ -14,6 +14,7 @@ import functools
 import io
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from rlref.errors import Stopped, UsageError, nearest
 
 if TYPE_CHECKING:
     from rlref.runs import Run
+    from rlref.tuned import Tuned
     from rlref.verdicts import Diagnosis
 
 DESCRIPTION = """\
@@ -105,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     listing = subparsers.add_parser("envs", help="list the environments that can be trained")
     listing.add_argument("--json", action="store_true", help="print JSON")
     options, rest = parser.parse_known_args(arguments)
+    use_compilation_cache()
     try:
         if options.command == "train":
             return train_command(options, rest)
@@ -128,6 +131,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         print("rlref: stopped by Ctrl-C", file=sys.stderr, flush=True)
         os._exit(130)  # at once: a compiler's threads go on, and crash where the interpreter is taken down around them
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs, so that what has not changed compiles once; jax's own settings come first."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlref"
+    # By machine: a program compiled for one CPU may hold instructions that another one behind the same home lacks.
+    folder = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / platform.node()))
+    if "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is None:
+        sys.modules["jax"].config.update("jax_compilation_cache_dir", folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +176,8 @@ class TrainOptions:
     """how many processes there are, where jax does not know"""
     process_id: int | None = None
     """which of them this is, from 0, where jax does not know"""
+    defaults: bool = False
+    """start from the agent's own defaults, not from the settings tuned for the environment"""
     json: bool = False
     """print the summary as JSON, and nothing else"""
 
@@ -198,7 +212,10 @@ def train_command(given: argparse.Namespace, rest: Sequence[str]) -> int:
         options, config, budget = parsed("train", TrainOptions, job.module, arguments, job)
         return resume_run(job, options, config, budget, command)
     module = load_agent(agent or "")
-    options, config, budget = parsed("train", TrainOptions, module, arguments)
+    start = tuned_for(module, arguments)
+    options, config, budget = parsed("train", TrainOptions, module, arguments, start=start)
+    if start is not None and not options.json:
+        say_tuned(start, config)
     return train_run(module, options, config, budget, command)
 
 
@@ -240,6 +257,36 @@ def agent_command(command: str, arguments: Sequence[str]) -> int:
     return run(module, options, config, env_params)
 
 
+def tuned_for(module: ModuleType, arguments: Sequence[str]) -> "Tuned | None":
+    """The settings that are known for the environment in `arguments`; these are read before all others."""
+    from rlref import tuned
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--env-id", "--env_id", default=module.Config.env_id)
+    parser.add_argument("--defaults", action="store_true")
+    given, _ = parser.parse_known_args(arguments)
+    return None if given.defaults else tuned.tuned(module, given.env_id)
+
+
+def say_tuned(start: "Tuned", config: Any) -> None:
+    """Print which settings come from the table, and which of it were given otherwise."""
+    from rlref import hosts, jobs
+
+    if not hosts.is_first():
+        return
+    kept, other = [], []
+    for name, x in start.settings.items():
+        now = jobs.plain(getattr(config, name))
+        kept.append(f"{name} {setting_text(x)}") if now == jobs.plain(x) else other.append(name)
+    given = f"; given otherwise: {', '.join(other)}" if other else ""
+    print(f"settings tuned for {config.env_id}: {', '.join(kept) or 'none'}{given} (--defaults: without them)")
+
+
+def setting_text(x: Any) -> str:
+    """A setting in a line of text."""
+    return f"{x:g}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else str(x)
+
+
 def join(arguments: Sequence[str]) -> None:
     """Join the other processes; `arguments` may say where they are."""
     from rlref import hosts
@@ -256,9 +303,17 @@ def join(arguments: Sequence[str]) -> None:
 
 
 def parsed(
-    command: str, options_class: Any, module: ModuleType, arguments: Sequence[str], job: Any = None
+    command: str,
+    options_class: Any,
+    module: ModuleType,
+    arguments: Sequence[str],
+    job: Any = None,
+    start: "Tuned | None" = None,
 ) -> tuple[Any, Any, int]:
-    """How to run, the Config, and the budget in environment steps (0: the Config says it); defaults are `job`'s."""
+    """How to run, the Config, and the budget in environment steps (0: the Config says it).
+
+    Defaults are those of `job`, or the settings of `start` over the agent's.
+    """
     import tyro
 
     agent = module.__name__.rpartition(".")[2]
@@ -270,12 +325,15 @@ def parsed(
     flat: Any = tyro.conf.OmitArgPrefixes
     both: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
     default = {}
+    budgets = [Budget()] if len(sections) == 3 else []
+    if start is not None:
+        default["default"] = both(options_class(), config_class(**start.settings), *budgets)
     if job is not None:
         first_setting = {name: plain for name, plain in job.settings.items() if name in job.batched}
         evaluated = {"eval_every": job.eval_every, "eval_episodes": job.eval_episodes}
         options = TrainOptions(num_seeds=len(job.seeds), seed=job.seeds[0], **evaluated)
         config = dataclasses.replace(job.config, **{name: x[0] for name, x in first_setting.items()})
-        default["default"] = both(options, config, *([Budget()] if len(sections) == 3 else []))
+        default["default"] = both(options, config, *budgets)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -640,9 +698,6 @@ def probe_command(options: argparse.Namespace) -> int:
     for name, value, least in (("num-seeds", options.num_seeds, 1), ("seed", options.seed, 0)):
         if value < least:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
-    # An edited file compiles anew; one that has not changed need not.
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlref"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
     from probes import check
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rlref import envs, evaluation, runs
+from rlref import envs, evaluation, memory, runs
 from rlref.agents import load_agent
 from rlref.errors import UsageError
 
@@ -48,6 +48,11 @@ class Job:
     def policy_leaves(self) -> list[str]:
         """The names of those leaves of a state that acting takes."""
         return evaluation.policy_leaves(self.make(self.config_of(0)), self.env, self.env_params)
+
+    @functools.cached_property
+    def row_bytes(self) -> int:
+        """Memory that training one row takes at its peak."""
+        return memory.row_bytes(self.make(self.config_of(0)))
 
     @property
     def name(self) -> str:

@@ -11,15 +11,16 @@ from jax.extend import core as jax_core
 IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
 
 
-def row_bytes(agent: Any, saved: bool) -> int:
-    """Memory that one row takes at its peak: its state, and the largest moment of an update, by the traced program.
-
-    With `saved`, the copy of the state that a checkpoint is written from counts too, where it is in the same memory.
-    """
+def row_bytes(agent: Any) -> int:
+    """Memory that one row takes at its peak: its state, and the largest moment of an update, by the traced program."""
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    update = jax.make_jaxpr(agent.update)(state, jnp.int32(0)).jaxpr
-    copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if saved and on_cpu() else 0
-    return peak_bytes(update) + copied
+    return peak_bytes(jax.make_jaxpr(agent.update)(state, jnp.int32(0)).jaxpr)
+
+
+def copied_bytes(agent: Any) -> int:
+    """What the copy of a row's state takes that a checkpoint is written from, where it is in the same memory."""
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
 
 
 def on_cpu() -> bool:

@@ -4,7 +4,7 @@
     python scripts/calibrate_verdicts.py train ppo/       that whose name begins so
     python scripts/calibrate_verdicts.py                  judge what is there, and write the tables
 
-Healthy runs are those of `scores.py` and a few more, 32 seeds each; unhealthy ones have settings that cannot work, or
+Healthy runs have settings that are known to work, 32 seeds each; unhealthy ones have settings that cannot work, or
 a bug of `mutants.py` planted in the agent's file. A bug that leaves the compiled program of every environment tried as
 it was takes no effect there, and is left out. What is trained is kept: after a change of an agent's file, remove it.
 """
@@ -26,10 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from mutants import MUTANTS, plant
 from scipy import stats
-from scores import BENCHMARKS
 
 import rlref
-from rlref import envs, runs
+from rlref import envs, runs, tuned
 from rlref.agents import load_agent
 from rlref.findings import Finding
 from rlref.verdicts import CHECKS, diagnose
@@ -69,12 +68,18 @@ class Case(NamedTuple):
 
 
 def settings_of(agent: str, env_id: str) -> dict[str, Any]:
-    return BENCHMARKS[f"{agent}/{env_id}"].settings if f"{agent}/{env_id}" in BENCHMARKS else EXTRA[agent, env_id]
+    return SETTINGS.get((agent, env_id), {})
 
 
-EXTRA: dict[tuple[str, str], dict[str, Any]] = {
+# Of healthy runs; the agent's defaults where there is nothing. Some are rlref/tuned.py's as they were at the time.
+SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("ppo", "Catch-bsuite"): {"total_timesteps": 200_000},
+    ("ppo", "Pendulum-v1"): tuned.TABLE["ppo"]["Pendulum-v1"].settings,
+    ("dqn", "Acrobot-v1"): {"learning_rate": 5e-4, "exploration_fraction": 0.3, "end_e": 0.01},
     ("dqn", "Catch-bsuite"): {"total_timesteps": 200_000},
+    ("dqn", "MountainCar-v0"): tuned.TABLE["dqn"]["MountainCar-v0"].settings,
+    ("cem", "MountainCarContinuous-v0"): tuned.TABLE["cem"]["MountainCarContinuous-v0"].settings | {"num_rollouts": 1},
+    ("cem", "Pendulum-v1"): tuned.TABLE["cem"]["Pendulum-v1"].settings,
 }
 HEALTHY = {
     "ppo": ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Catch-bsuite"),

@@ -1,265 +1,278 @@
-"""Scores over many seeds against their targets: `python scripts/scores.py [NAME ...] [--num-seeds S]`.
+"""Scores over many seeds: `python scripts/scores.py [NAME ...]`; against those committed: `... --check [NAME ...]`.
 
-A name is an agent ("dqn") or one of its benchmarks ("dqn/CartPole-v1"); without one, all of them, in about 35 minutes
-on two cores. A seed's score is its `return_mean` at the last update: the mean return of its last 100 training episodes,
-sampled policy, unscaled reward; of CEM it is `mean_policy_return`, that of the Gaussian's mean on fresh keys. Writes
-scripts/results/scores.json, the table scripts/results/scores.md and the picture scripts/results/scores.png.
+A name is an agent ("dqn"), an environment ("Acrobot-v1"), a suite ("classic", "minatar", "bsuite") or one benchmark
+("dqn/Acrobot-v1"); without one, all. Settings are those of rlref/tuned.py, so a row is what `rlref train AGENT --env-id
+ENV --num-seeds S` gives. A seed's score is its `return_mean` at the last update: the mean return of its last 100
+training episodes, as the policy explores, unscaled reward; of CEM it is `mean_policy_return`, that of the Gaussian's
+mean on fresh keys.
+
+Every benchmark is a run's folder under --run-dir. Stopped or killed, the same command goes on where it was, and what is
+finished is only read. All of it takes many hours on two cores. Writes scores.json, the table scores.md and the picture
+scores.png to --out.
+
+With --check nothing is written: the benchmarks named are trained again on other seeds, and their scores must not be
+lower than those in scores.json, by a one-sided Mann-Whitney test at 1 %, with Holm's correction. Exit code 1 if any is.
 """
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import numpy as np
+from scipy.stats import mannwhitneyu
 
-import rlref
-from rlref import stats
-from rlref.agents import load_agent
+from rlref import runs, stats, tuned, variants
+from rlref.cli import Terminal
+from rlref.envs import make_env
+from rlref.errors import Stopped, UsageError
 from rlref.reference import random_return
+from rlref.runs import Run
 
-RESULTS = Path(__file__).resolve().parent / "results"
-
-
-class Benchmark(NamedTuple):
-    """A training, and what it has to reach."""
-
-    settings: dict[str, Any]
-    num_seeds: int
-    target: str
-    reached: Callable[[np.ndarray, float], bool]
-    """(scores `[seed, update]`, the random policy's mean return) -> whether the target was reached"""
-
-
-def iqm_of(returns: np.ndarray) -> float:
-    """Of the scores, the last update's."""
-    return stats.iqm(returns[:, -1])
-
-
-def rising(returns: np.ndarray) -> bool:
-    """Whether every seed's mean over the last tenth of training is above that over the tenth before half time.
-
-    Not one update against another: a mean of 100 episodes of Breakout varies by 2 from update to update.
-    """
-    n = returns.shape[1]
-    return bool((returns[:, -n // 10 :].mean(axis=1) > returns[:, n * 4 // 10 : n // 2].mean(axis=1)).all())
-
-
-BENCHMARKS = {
-    "ppo/CartPole-v1": Benchmark(
-        {}, 32, "IQM >= 499, every seed >= 490", lambda x, _: iqm_of(x) >= 499 and x[:, -1].min() >= 490
-    ),
-    "ppo/Acrobot-v1": Benchmark({}, 32, "IQM >= -90", lambda x, _: iqm_of(x) >= -90),
-    "ppo/Pendulum-v1": Benchmark(
-        {
-            "num_envs": 16,
-            "num_minibatches": 16,
-            "update_epochs": 10,
-            "learning_rate": 1e-3,
-            "gamma": 0.9,
-            "ent_coef": 0.0,
-            "clip_vloss": False,
-            "normalize_observations": True,
-            "scale_rewards": True,
-        },
-        32,
-        "IQM >= -200",
-        lambda x, _: iqm_of(x) >= -200,
-    ),
-    "ppo/Breakout-MinAtar": Benchmark(
-        {
-            "total_timesteps": 1_000_000,
-            "num_envs": 64,
-            "num_steps": 32,
-            "num_minibatches": 8,
-            "learning_rate": 1e-3,
-            "hidden_sizes": (128,),
-            "activation": "relu",
-        },
-        4,
-        "every seed >= 5 and >= 5 x random",
-        lambda x, random: x[:, -1].min() >= max(5, 5 * random),
-    ),
-    "dqn/CartPole-v1": Benchmark({}, 32, "IQM >= 490", lambda x, _: iqm_of(x) >= 490),
-    "dqn/Acrobot-v1": Benchmark(
-        {"learning_rate": 5e-4, "exploration_fraction": 0.3, "end_e": 0.01},
-        32,
-        "IQM >= -90",
-        lambda x, _: iqm_of(x) >= -90,
-    ),
-    "dqn/MountainCar-v0": Benchmark(
-        {
-            "num_envs": 5,
-            "train_frequency": 5,
-            "learning_rate": 4e-3,
-            "anneal_lr": True,
-            "gamma": 0.98,
-            "buffer_size": 50_000,
-            "exploration_fraction": 0.2,
-            "end_e": 0.02,
-        },
-        32,
-        "IQM >= -120",
-        lambda x, _: iqm_of(x) >= -120,
-    ),
-    "dqn/Breakout-MinAtar": Benchmark(
-        {
-            "total_timesteps": 1_000_000,
-            "num_envs": 8,
-            "train_frequency": 8,
-            "cycles_per_update": 125,
-            "buffer_size": 100_000,
-            "buffer_dtype": "bool",
-            "batch_size": 64,
-            "learning_starts": 8_000,
-            "target_network_frequency": 1000,
-            "loss": "huber",
-            "exploration_fraction": 0.1,
-            "hidden_sizes": (128,),
-        },
-        4,
-        "every seed >= 5, and rising over the second half",
-        lambda x, _: x[:, -1].min() >= 5 and rising(x),
-    ),
-    "cem/CartPole-v1": Benchmark({"num_generations": 15}, 32, "every seed = 500", lambda x, _: x[:, -1].min() >= 500),
-    "cem/Acrobot-v1": Benchmark({"num_generations": 15}, 32, "IQM >= -90", lambda x, _: iqm_of(x) >= -90),
-    "cem/MountainCarContinuous-v0": Benchmark(
-        {
-            "num_generations": 30,
-            "population_size": 256,
-            "elite_fraction": 0.05,
-            "num_rollouts": 1,
-            "init_variance": 100.0,
-            "extra_variance": 100.0,
-        },
-        32,
-        "30 of 32 seeds > 85",
-        lambda x, _: (x[:, -1] > 85).sum() >= 30,
-    ),
-    "cem/Pendulum-v1": Benchmark(
-        {
-            "num_generations": 60,
-            "population_size": 256,
-            "elite_fraction": 0.05,
-            "num_rollouts": 16,
-            "extra_variance_fraction": 2 / 3,
-            "smoothing": 0.1,
-            "hidden_sizes": (8,),
-        },
-        32,
-        "IQM >= -200",
-        lambda x, _: iqm_of(x) >= -200,
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "scripts" / "results"
+SUITES = {
+    "classic": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+    "minatar": tuple(f"{game}-MinAtar" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
+    "bsuite": tuple(
+        f"{task}-bsuite"
+        for task in ("Catch", "DeepSea", "DiscountingChain", "MemoryChain", "SimpleBandit", "UmbrellaChain")
     ),
 }
+NUM_SEEDS = {"classic": 32, "minatar": 8, "bsuite": 32}
+AGENTS = ("ppo", "dqn", "cem")
+CONTINUOUS = ("MountainCarContinuous-v0", "Pendulum-v1")  # nothing for DQN
+BENCHMARKS = {
+    f"{agent}/{env_id}": suite
+    for suite, env_ids in SUITES.items()
+    for env_id in env_ids
+    for agent in AGENTS
+    if not (agent == "dqn" and env_id in CONTINUOUS)
+}
+TARGETS = {  # of the IQM
+    "ppo/CartPole-v1": 500.0,
+    "ppo/Acrobot-v1": -80.0,
+    "ppo/MountainCar-v0": -110.0,
+    "ppo/Pendulum-v1": -180.0,
+    "ppo/MountainCarContinuous-v0": 90.0,
+    "ppo/Breakout-MinAtar": 40.0,
+    "dqn/CartPole-v1": 495.0,
+    "dqn/Acrobot-v1": -82.0,
+    "dqn/MountainCar-v0": -115.0,
+    "dqn/Breakout-MinAtar": 15.0,
+    "cem/CartPole-v1": 500.0,
+    "cem/Acrobot-v1": -82.0,
+    "cem/MountainCarContinuous-v0": 92.0,
+    "cem/Pendulum-v1": -180.0,
+}
+EVERY_SEED = ("ppo/CartPole-v1",)  # where the worst seed has to reach it
+# As their documentation has it: CleanRL's PPO and JAX DQN over 3 seeds, mean and standard deviation; gymnax-blines'
+# best agent, PPO or ES, one seed; PureJaxRL's curves. Of SpaceInvaders-MinAtar there are scores by its old rules alone.
+PUBLISHED = {
+    "ppo/CartPole-v1": "CleanRL 490 ± 6, gymnax-blines 500",
+    "ppo/Acrobot-v1": "CleanRL -86.4 ± 1.3, gymnax-blines -80",
+    "ppo/MountainCar-v0": "CleanRL -200, gymnax-blines -118",
+    "ppo/MountainCarContinuous-v0": "gymnax-blines 92",
+    "ppo/Pendulum-v1": "gymnax-blines -130",
+    "ppo/Asterix-MinAtar": "gymnax-blines 15",
+    "ppo/Breakout-MinAtar": "CleanRL 38, gymnax-blines 28, PureJaxRL 40 ± 15",
+    "ppo/Freeway-MinAtar": "gymnax-blines 58",
+    "dqn/CartPole-v1": "CleanRL 498 ± 2",
+    "dqn/Acrobot-v1": "CleanRL -88.9 ± 1.6",
+    "dqn/MountainCar-v0": "CleanRL -189 ± 12",
+}
+CHECK_FIRST_SEED = 10_000  # far from those of the table
 
 
-def figure(results: dict[str, Any]) -> None:
-    """Learning curves, a row per agent: the IQM over seeds, and every seed as a thin line."""
+def trained(name: str, folder: Path, num_seeds: int | None, seed: int = 0) -> Run:
+    """The run of a benchmark, from where its folder is."""
+    agent, _, env_id = name.partition("/")
+    with Terminal() as display:
+        display.say(f"{name}, seeds from {seed}")
+        return variants.train(
+            agent,
+            tuned.config(agent, env_id),
+            {"tuned": {}},
+            num_seeds=num_seeds or NUM_SEEDS[BENCHMARKS[name]],
+            seed=seed,
+            folder=folder / agent / env_id,
+            display=display,
+        )["tuned"]
+
+
+def row_of(name: str, run: Run) -> dict[str, Any]:
+    """What is kept of a benchmark."""
+    assert run.path is not None
+    returns = run.metrics[run.score]
+    updates = np.unique(np.linspace(0, returns.shape[1] - 1, 60).astype(int))
+    known = tuned.tuned(*name.split("/"))
+    environment = runs.read_json(run.path / "environment.json")
+    return {
+        "settings": runs.in_json(known.settings if known else {}),
+        "how": known.how if known else "the agent's defaults",
+        "steps_per_seed": int(run.metrics["env_steps"][:, -1].mean()),  # CEM's seeds differ
+        "random": random_return(name.partition("/")[2]),
+        **{key: x for key, x in run.summary.items() if key not in ("findings", "steps_per_second")},
+        "findings": [f"{x['severity']} {x['check']}" for x in run.summary["findings"] if x["severity"] != "INFO"],
+        "versions": environment["versions"],
+        "devices": jax.device_count(),
+        "curve_steps": run.metrics["env_steps"][:, updates].mean(axis=0).round().tolist(),
+        "curves": [[None if np.isnan(y) else float(f"{y:.4g}") for y in x] for x in returns[:, updates]],
+    }
+
+
+def target_text(name: str, row: dict[str, Any]) -> str:
+    if name not in TARGETS:
+        return ""
+    reached = (row["min"] if name in EVERY_SEED else row["iqm"]) >= TARGETS[name]
+    each = ", every seed" if name in EVERY_SEED else ""
+    return f"{TARGETS[name]:g}{each}: {'reached' if reached else 'MISSED'}"
+
+
+def table(results: dict[str, Any], suites: Sequence[str]) -> str:
+    """A line per benchmark, those of an environment together, and the command that gives it."""
+    columns = (
+        "environment", "agent", "IQM [95 % interval]", "worst seed", "best", "random", "target", "published elsewhere",
+        "seeds x steps", "command",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for name, r in results.items():
+        if BENCHMARKS[name] not in suites:
+            continue
+        agent, _, env_id = name.partition("/")
+        low, high = r["iqm_interval_95"]
+        cells = (
+            env_id,
+            agent.upper(),
+            f"{r['iqm']:.1f} [{low:.1f}, {high:.1f}]",
+            f"{r['min']:.1f}",
+            f"{r['max']:.1f}",
+            f"{r['random']:.1f}",
+            target_text(name, r),
+            PUBLISHED.get(name, ""),
+            f"{len(r['scores'])} x {r['steps_per_seed']:,}",
+            f"`rlref train {agent} --env-id {env_id} --num-seeds {len(r['scores'])}`",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def report(results: dict[str, Any]) -> str:
+    """The tables, and what has not been run."""
+    missing = [name for name in BENCHMARKS if name not in results]
+    parts = [table(results, ("classic", "minatar"))]
+    if any(BENCHMARKS[name] == "bsuite" for name in results):
+        parts.append(f"<details><summary>bsuite</summary>\n\n{table(results, ('bsuite',))}\n\n</details>")
+    if missing:
+        parts.append(f"Not run yet: {', '.join(missing)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def figure(results: dict[str, Any], path: Path) -> None:
+    """Learning curves, a panel per environment: every seed thin, the IQM over seeds thick, a colour per agent."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    rows = [[name for name in results if name.startswith(f"{agent}/")] for agent in agents_of(results)]
-    shape = len(rows), max(map(len, rows))
-    fig, axes = plt.subplots(*shape, figsize=(3.4 * shape[1], 2.6 * shape[0]), layout="constrained", squeeze=False)
-    for ax in axes.flat:
+    shown = [*SUITES["classic"], *SUITES["minatar"]]
+    env_ids = [env_id for env_id in shown if any(name.endswith(f"/{env_id}") for name in results)]
+    if not env_ids:
+        return
+    columns = min(5, len(env_ids))
+    rows = -(-len(env_ids) // columns)
+    fig, axes = plt.subplots(rows, columns, figsize=(3.2 * columns, 2.6 * rows), layout="constrained", squeeze=False)
+    for ax in axes.flat[len(env_ids) :]:
         ax.set_visible(False)
-    for ax, name in ((axes[r, c], name) for r, row in enumerate(rows) for c, name in enumerate(row)):
-        ax.set_visible(True)
-        result = results[name]
-        steps, curves = np.asarray(result["curve_steps"]), np.asarray(result["curves"], float)
-        color = f"C{list(agents_of(results)).index(name.partition('/')[0])}"
-        ax.plot(steps, curves.T, color=color, alpha=0.15, linewidth=0.7)
-        ax.plot(steps, [stats.iqm(x) for x in curves.T], color=color, linewidth=2)
-        agent, _, env_id = name.partition("/")
-        ax.set_title(f"{agent.upper()}, {env_id}, {len(curves)} seeds", fontsize=10)
-        ax.ticklabel_format(axis="x", style="sci", scilimits=(3, 3))
+    for ax, env_id in zip(axes.flat, env_ids, strict=False):
+        for number, agent in enumerate(AGENTS):
+            if (r := results.get(f"{agent}/{env_id}")) is None:
+                continue
+            steps, curves = np.asarray(r["curve_steps"]), np.asarray(r["curves"], float)
+            ax.plot(steps, curves.T, color=f"C{number}", alpha=0.12, linewidth=0.7)
+            ax.plot(steps, [stats.iqm(x) for x in curves.T], color=f"C{number}", linewidth=2, label=agent.upper())
+            ax.axhline(r["random"], color="0.5", linewidth=0.8, linestyle=":")
+        ax.set_xscale("log")
+        ax.set_title(env_id, fontsize=10)
         ax.tick_params(labelsize=8)
         ax.grid(alpha=0.3)
+        ax.legend(fontsize=7, loc="best")
     for ax in axes[-1]:
         ax.set_xlabel("environment steps", fontsize=9)
     for ax in axes[:, 0]:
         ax.set_ylabel("return", fontsize=9)
-    fig.savefig(RESULTS / "scores.png", dpi=110)
+    fig.savefig(path, dpi=110)
 
 
-def agents_of(names: Iterable[str]) -> dict[str, None]:
-    """The agents of benchmarks, in their order."""
-    return dict.fromkeys(name.partition("/")[0] for name in names)
-
-
-def table(results: dict[str, Any]) -> str:
-    columns = (
-        "agent",
-        "environment",
-        "seeds",
-        "steps",
-        "IQM [95 % interval]",
-        "worst",
-        "best",
-        "random",
-        "target",
-        "reached",
-        "s",
-    )
-    lines = ["| " + " | ".join((*columns, "settings")) + " |", "|" + "---|" * (len(columns) + 1)]
-    for name, r in results.items():
-        low, high = r["iqm_interval_95"]
-        settings = ", ".join(f"{k} {shown(v)}" for k, v in r["settings"].items())
-        agent, _, env_id = name.partition("/")
-        lines.append(
-            f"| {agent.upper()} | {env_id} | {len(r['scores'])} | {r['steps_per_seed']:,} | "
-            f"{r['iqm']:.1f} [{low:.1f}, {high:.1f}] | "
-            f"{min(r['scores']):.1f} | {max(r['scores']):.1f} | {r['random']:.1f} | {r['target']} | "
-            f"{'yes' if r['reached'] else 'NO'} | {r['train_seconds']:.0f} | {settings or 'defaults'} |"
+def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_seeds: int | None) -> int:
+    """Train again on fresh seeds, and test each benchmark's scores against those committed; returns the exit code."""
+    if absent := [name for name in names if name not in committed]:
+        raise UsageError(f"no scores of {', '.join(absent)} are committed, to check against")
+    fresh, p = {}, []
+    for name in names:
+        fresh[name] = trained(name, folder, num_seeds, CHECK_FIRST_SEED).scores
+        before = np.asarray(committed[name]["scores"], float)
+        worst = min(np.nanmin(before), np.nanmin(fresh[name], initial=np.inf))  # where a seed's score is undefined
+        now, then = np.nan_to_num(fresh[name], nan=worst), np.nan_to_num(before, nan=worst)
+        # All of them equal: nothing to test.
+        same = np.ptp(np.concatenate([now, then])) == 0
+        p.append(1.0 if same else float(mannwhitneyu(now, then, alternative="less").pvalue))
+    lower = []
+    for name, x, corrected in zip(names, fresh.values(), stats.holm(p), strict=True):
+        verdict = "LOWER" if corrected < 0.01 else "not lower"
+        lower += [name] if corrected < 0.01 else []
+        print(
+            f"{name}: IQM {stats.iqm(x):.4g} on {len(x)} fresh seeds, {committed[name]['iqm']:.4g} on "
+            f"{len(committed[name]['scores'])} committed: {verdict} (p = {corrected:.2g})"
         )
-    return "\n".join(lines)
+    return 1 if lower else 0
 
 
-def shown(setting: Any) -> str:
-    return (
-        f"{setting:g}" if isinstance(setting, float) else str(tuple(setting) if isinstance(setting, list) else setting)
-    )
+def chosen(given: Sequence[str]) -> list[str]:
+    """The benchmarks that names stand for. Raises UsageError for one that stands for none."""
+    found = {}
+    for word in given:
+        found[word] = {n for n, suite in BENCHMARKS.items() if word in (n, suite, *n.split("/"))}
+        if not found[word]:
+            words = [*AGENTS, *SUITES]
+            raise UsageError(f"there is no benchmark {word}; there are {', '.join([*words, *BENCHMARKS])}")
+    return [name for name in BENCHMARKS if not given or any(name in x for x in found.values())]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    agents = agents_of(BENCHMARKS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join([*agents, *BENCHMARKS])}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="an agent, an environment, a suite, or agent/env")
+    parser.add_argument("--check", action="store_true", help="train on fresh seeds, and compare with what is committed")
     parser.add_argument("--num-seeds", type=int, help="instead of the benchmark's own number")
-    options = parser.parse_args()
-    if unknown := set(options.names) - {*agents, *BENCHMARKS}:
-        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join([*agents, *BENCHMARKS])}")
-    path = RESULTS / "scores.json"
-    results = json.loads(path.read_text()) if path.exists() else {}
-    for name, benchmark in BENCHMARKS.items():
-        agent, _, env_id = name.partition("/")
-        if options.names and not {agent, name} & set(options.names):
-            continue
-        module = load_agent(agent)
-        config = module.Config(env_id=env_id, **benchmark.settings)
-        run = rlref.train(module, config, num_seeds=options.num_seeds or benchmark.num_seeds)
-        random = random_return(env_id)
-        returns = run.metrics[run.score]
-        every = max(1, returns.shape[1] // 100)
-        results[name] = {
-            "settings": benchmark.settings,
-            "steps_per_seed": int(run.metrics["env_steps"][:, -1].mean()),  # CEM's seeds differ
-            "random": random,
-            "target": benchmark.target,
-            "reached": bool(benchmark.reached(returns, random)),
-            **run.summary,
-            "curve_steps": run.metrics["env_steps"][:, ::every].mean(axis=0).tolist(),
-            "curves": [[None if np.isnan(y) else round(float(y), 3) for y in x[::every]] for x in returns],
-        }
-        print(table({name: results[name]}).splitlines()[-1], flush=True)
-        results = {k: results[k] for k in BENCHMARKS if k in results}
-        path.write_text(json.dumps(results) + "\n")
-        (RESULTS / "scores.md").write_text(table(results) + "\n")
-    figure(results)
+    parser.add_argument("--run-dir", type=Path, help="where runs go (default: runs/scores, with --check runs/check)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where results are (default: scripts/results)")
+    options = parser.parse_args(arguments)
+    folder = options.run_dir or ROOT / "runs" / ("check" if options.check else "scores")
+    path = options.out / "scores.json"
+    try:
+        names = chosen(options.names)
+        results = json.loads(path.read_text()) if path.exists() else {}
+        if options.check:
+            return check(names, results, folder, options.num_seeds)
+        options.out.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            make_env(name.partition("/")[2])
+            results[name] = row_of(name, trained(name, folder, options.num_seeds))
+            results = {k: results[k] for k in BENCHMARKS if k in results}
+            runs.write_json(path, results)
+            (options.out / "scores.md").write_text(report(results))
+            print(table({name: results[name]}, tuple(SUITES)).splitlines()[-1], flush=True)
+        figure(results, options.out / "scores.png")
+    except UsageError as error:
+        parser.error(str(error))
+    except Stopped as stopped:
+        print(f"stopped by {stopped}; the same command goes on", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

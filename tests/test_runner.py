@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import counting_env
@@ -28,7 +29,7 @@ def train(config=SMALL, **options):
 
 
 def row_bytes(module, config):
-    return memory.row_bytes(module.make(config, counting_env.Counting()), saved=False)
+    return memory.row_bytes(module.make(config, counting_env.Counting()))
 
 
 def job_of(config, num_seeds):
@@ -100,6 +101,29 @@ def test_more_seeds_than_memory_train_in_groups(plain):
     assert np.isfinite(grouped.metrics["env_steps"]).all()
 
 
+def test_rows_train_in_blocks_as_without(plain, monkeypatch):
+    display = Recorder()
+    monkeypatch.setattr(runner, "rows_at_once", lambda job, rows: 1)
+    blocks = train(num_seeds=6, display=display)  # two to a device
+    for name in set(plain.metrics) - {"steps_per_second"}:
+        first = plain.metrics[name][:, :1]
+        np.testing.assert_allclose(blocks.metrics[name][:3, :1], first, rtol=1e-4, atol=1e-5, err_msg=name)
+    again = train(num_seeds=6)
+    for name in set(plain.metrics) - {"steps_per_second"}:
+        np.testing.assert_array_equal(again.metrics[name], blocks.metrics[name], err_msg=name)
+    batched = train(dataclasses.replace(SMALL, learning_rate=np.array([0.0, 1e-3])), num_seeds=4)
+    assert (batched.metrics["update_ratio"][0] == 0).all()
+    assert (batched.metrics["update_ratio"][1] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "kilobytes", "block"),
+    [(1, 500, 1), (8, 500, 8), (12, 500, 6), (17, 500, 17), (64, 500, 8), (64, 1200, 4), (64, 2000, 4), (6, 50_000, 1)],
+)
+def test_a_block_is_what_caches_hold(rows, kilobytes, block):
+    assert runner.rows_at_once(types.SimpleNamespace(row_bytes=1000 * kilobytes), rows) == block
+
+
 @pytest.mark.parametrize(
     ("rows", "devices", "padded"), [(8, 4, 8), (6, 3, 6), (5, 3, 6), (1, 1, 1), (9, 3, 9), (7, 4, 8)]
 )
@@ -134,9 +158,10 @@ def test_memory_estimate_counts_what_is_written_in_place_once():
 def test_memory_estimate_of_a_replay_buffer_is_its_size():
     config = dqn.Config(buffer_size=1_000_000, hidden_sizes=(8,))
     env, params = envs.make_env("CartPole-v1")
-    estimate = memory.row_bytes(dqn.make(config, env, params), saved=False)
+    agent = dqn.make(config, env, params)
+    estimate = memory.row_bytes(agent)
     assert 42e6 <= estimate <= 44e6  # 42 bytes a transition
-    assert 84e6 <= memory.row_bytes(dqn.make(config, env, params), saved=True) <= 88e6  # and the copy that is saved
+    assert 42e6 <= memory.copied_bytes(agent) <= 44e6  # and the copy that is saved
 
 
 def test_memory_estimate_sees_a_rollout():

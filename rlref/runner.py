@@ -524,7 +524,7 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
         f = jax.shard_map(f, mesh=plan.mesh, in_specs=specs, out_specs=P("seed"), check_vma=False)
         return jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).lower(*arguments)
 
-    own_options = memory.on_cpu() and not jax.config.jax_disable_most_optimizations  # type: ignore[attr-defined]
+    own_options = memory.on_cpu() and not jax.config.read("jax_disable_most_optimizations")
 
     def compile_it(lowered: Any, what: str) -> Any:
         return lowered.compile(CPU_OPTIONS[what] if own_options else None)

@@ -111,7 +111,7 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
     known = tuned.tuned(*name.split("/"))
     environment = runs.read_json(run.path / "environment.json")
     return {
-        "settings": runs.in_json(known.settings if known else {}),
+        "settings": runs.in_json(run.config),
         "how": known.how if known else "the agent's defaults",
         "steps_per_seed": int(run.metrics["env_steps"][:, -1].mean()),  # CEM's seeds differ
         "random": random_return(name.partition("/")[2]),

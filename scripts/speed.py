@@ -1,15 +1,22 @@
-"""Speed and memory, each as a ratio within one run: `python scripts/speed.py [NAME ...]`.
+"""Speed and memory: `python scripts/speed.py [NAME ...]`; comparisons are ratios within one run, in turns.
 
-    ppo/rejax, dqn/rejax   CartPole-v1, 8 seeds of 5e5 steps, the same settings, against rejax 0.1.3 with gymnax 0.0.9
-                           (in an environment of its own, made on first use), in turn, compilation apart
-    ppo/diagnostics, dqn/diagnostics
-                           one update with all diagnostics against the same update with them dropped, in turn
-    ppo/memory             peak memory of 64 seeds, for 1e5 and for 5e5 steps
-    dqn/seeds              steps/s and memory from 1 to 256 seeds; bytes of a seed and of a stored transition
-    cem/rollout            a generation of 8 seeds against its rollouts alone, and against bare environments, in turn
-    cem/diagnostics        as above, and with the evaluation on fresh keys alone, which is dropped with them
+    AGENT/seeds        1, 8, 64 and 512 seeds (on an accelerator 4096 too) of CartPole-v1: environment steps/s of
+                       training and of as many bare environments under random actions, seconds of compiling and from
+                       the start of the process to the first update, peak memory
+    AGENT/first        seconds from the start of the process to the first update, nothing compiled before; and again
+    AGENT/diagnostics  one update with all diagnostics against the same update with them dropped; of CEM also with
+                       nothing but the evaluation on fresh keys, which is dropped with them
+    AGENT/layout       64 seeds as they are trained; all of a core's rows at once; with all of XLA's optimisations
+    ppo/rejax, dqn/rejax
+                       CartPole-v1, 8 seeds, the same settings, against rejax 0.1.3 with gymnax 0.0.9 (in an environment
+                       of its own, made on first use), compilation apart
+    ppo/peak           8 seeds: matrix products' operations per second, as a fraction of what products alone reach
+    ppo/memory         peak memory of 64 seeds, for 1e5 and for 5e5 steps
+    dqn/bytes          bytes of a seed and of a stored transition
+    cem/rollout        a generation of 8 seeds against its rollouts alone, and against bare environments
 
-Without a name, all of them. Results go to scripts/results/speed.json. Leave the machine alone while it runs.
+Without a name, all of them, in about half an hour on two cores. Results go to scripts/results/speed.json, their tables
+to speed.md and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
 """
 
 import json
@@ -19,9 +26,10 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +37,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 REJAX_ENV = HERE.parent / ".venv-rejax"
 REPEATS = 3
-TIMESTEPS = 500_000
+TIMESTEPS = 200_000  # of a seed, against rejax
 
 
 def config_of(agent: str, **settings: Any) -> Any:
@@ -39,13 +47,124 @@ def config_of(agent: str, **settings: Any) -> Any:
     return load_agent(agent).Config(**({"target": "max"} if agent == "dqn" else {}), **settings)
 
 
-def worker_ours(agent: str, num_seeds: int, total_timesteps: int) -> dict[str, Any]:
-    """Train through the public interface; steps/s and compile time as the run reports them."""
-    import rlref
+def config_of_length(agent: str, timesteps: int) -> Any:
+    """`config_of` with a length; of CEM 15 generations, whatever `timesteps` says."""
+    return config_of(agent, **({} if agent == "cem" else {"total_timesteps": timesteps}))
 
-    run = rlref.train(agent, config_of(agent, total_timesteps=int(total_timesteps)), num_seeds=int(num_seeds))
+
+def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = "") -> dict[str, Any]:
+    """Train through the public interface; steps/s and compile time as the run reports them, and more.
+
+    With `layout`: "whole" for all of a device's rows at once, "optimised" for all of XLA's optimisations.
+    """
+    import psutil
+
+    import rlref
+    from rlref import runner
+
+    class Watch(runner.Silent):
+        first: float | None = None
+
+        def progress(self, done: int, total: int, metrics: Any, verdict: Any) -> None:
+            if self.first is None:
+                self.first = time.time() - psutil.Process().create_time()
+
+    if layout == "whole":
+        runner.BLOCK_ROWS, runner.BLOCK_BYTES = sys.maxsize, float("inf")
+    if layout == "optimised":
+        runner.CPU_OPTIONS = {"init": {}, "loop": {}}
+    watch = Watch()
+    config = config_of_length(agent, int(total_timesteps))
+    run = rlref.train(agent, config, num_seeds=int(num_seeds), display=watch)
     kept: dict[str, Any] = {k: run.summary[k] for k in ("steps_per_second", "compile_seconds", "iqm")}
-    return kept | {"peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return kept | {"first_update_seconds": round(watch.first or 0, 2), "peak_rss_mb": round(peak)}
+
+
+def worker_bare(agent: str, num_seeds: int) -> dict[str, Any]:
+    """Steps/s of as many environments as that many seeds of an agent step side by side, under random actions."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import PartitionSpec as P
+
+    from rlref import envs
+
+    config, num_seeds = config_of(agent), int(num_seeds)
+    side_by_side = config.population_size * config.num_rollouts if agent == "cem" else config.num_envs
+    env, params = envs.make_env(config.env_id)
+    mesh = seed_mesh(num_seeds)
+    count, steps = num_seeds * side_by_side, 200
+    space = env.action_space(params)
+
+    def rollout(keys: jax.Array) -> jax.Array:
+        _, state = jax.vmap(env.reset, (0, None))(keys, params)
+
+        def step(carry: Any, t: jax.Array) -> tuple[Any, jax.Array]:
+            keys_t = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
+            _, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(
+                keys_t, carry, jax.vmap(space.sample)(keys_t), params
+            )
+            return state, reward.sum()
+
+        return jax.lax.scan(step, state, jnp.arange(steps))[1][None]
+
+    by_device = jax.shard_map(rollout, mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)
+    program = jax.jit(by_device)
+    keys = jax.vmap(jax.random.key)(jnp.arange(count))
+    (seconds,) = medians([lambda: program(keys)], turns=5)
+    return {"bare_steps_per_second": round(count * steps / seconds)}
+
+
+def worker_peak(agent: str) -> dict[str, Any]:
+    """Matrix products' operations per second of an update's, and what products alone reach on the same devices.
+
+    Counted are the products of the default network, two operations a multiplication: the actor once in the rollout, the
+    critic before and after each step, both forwards and backwards in each epoch (twice as much as forwards, less the
+    gradient at the observations), and both once more for the diagnostics, on one minibatch.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    from rlref import ppo
+
+    config, updates = ppo.Config(), 50
+    hidden, features, actions = 64, 4, 2
+    torso = features * hidden + hidden * hidden
+    actor, critic = torso + hidden * actions, torso + hidden
+    learning = config.update_epochs * (3 * (actor + critic) - 2 * features * hidden)
+    per_step = 2 * (actor + 2 * critic + learning + (actor + critic) / config.num_minibatches)
+    mesh = seed_mesh()
+    seeds = NamedSharding(mesh, P("seed"))
+    built = ppo.make(config)
+    keys = jax.vmap(jax.random.key)(jnp.arange(8))
+    state = jax.jit(jax.vmap(built.init), in_shardings=seeds, out_shardings=seeds)(keys)
+
+    def train(state: Any) -> Any:
+        return jax.lax.scan(lambda s, t: jax.vmap(built.update, (0, None))(s, t), state, jnp.arange(updates))
+
+    def products(repeats: int, x: jax.Array, y: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, repeats, lambda _, z: jnp.einsum("sij,sjk->sik", z, y) / y.shape[1], x)
+
+    def over_devices(f: Callable[..., Any], arguments: int) -> Any:
+        specs = (P("seed"),) * arguments
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=P("seed"), check_vma=False))
+
+    def train_by_device(state: Any) -> Any:
+        return train(state)[0]
+
+    programs, operations = [partial(over_devices(train_by_device, 1), state)], []
+    for batch, rows, columns in ((8, 128, 64), (8, 512, 64), (len(mesh.devices), 512, 512)):
+        x, y = jnp.ones((batch, rows, columns)), jnp.ones((batch, columns, columns))
+        once = 2 * batch * rows * columns * columns
+        repeats = int(2e10 / once)
+        operations.append(repeats * once)
+        programs.append(partial(over_devices(partial(products, repeats), 2), *jax.device_put((x, y), seeds)))
+    own, *alone = medians(programs)
+    reached = 8 * config.num_envs * config.num_steps * updates * per_step / own
+    peak = max(n / seconds for n, seconds in zip(operations, alone, strict=True))
+    return {"gflops": reached / 1e9, "peak_gflops": peak / 1e9, "fraction": reached / peak}
 
 
 def worker_rejax(agent: str, num_seeds: int, total_timesteps: int) -> dict[str, Any]:
@@ -142,25 +261,25 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
     return result | {"cost": seconds["with"] / seconds.get("evaluation", seconds["without"]) - 1}
 
 
-def seed_mesh() -> Any:
-    """The devices that 8 seeds are spread over, at most one each."""
+def seed_mesh(num_seeds: int = 8) -> Any:
+    """The devices that seeds are spread over, at most one each."""
     import jax
     from jax.sharding import AxisType
 
-    devices = jax.devices()[:8]
+    devices = jax.devices()[:num_seeds]
     return jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
 
 
-def medians(functions: list[Callable[[], Any]]) -> list[float]:
-    """Seconds of each of some functions, the median of 20 turns of all of them."""
+def medians(functions: Sequence[Callable[[], Any]], turns: int = 20) -> list[float]:
+    """Seconds of each of some functions, the median of `turns` turns of all of them, after one to warm up."""
     import jax
 
     seconds: list[list[float]] = [[] for _ in functions]
-    for turn in range(21):
+    for turn in range(turns + 1):
         for f, found in zip(functions, seconds, strict=True):
             start = time.monotonic()
             jax.block_until_ready(f())
-            if turn:  # the first is a warm-up
+            if turn:
                 found.append(time.monotonic() - start)
     return [statistics.median(x) for x in seconds]
 
@@ -249,6 +368,8 @@ def worker_bytes() -> dict[str, Any]:
 
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": worker_ours,
+    "bare": worker_bare,
+    "peak": worker_peak,
     "rejax": worker_rejax,
     "diagnostics": worker_diagnostics,
     "bytes": worker_bytes,
@@ -256,10 +377,11 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def start(python: Path | str, name: str, *arguments: str | int) -> dict[str, Any]:
-    """Run a worker in a process of its own."""
+def start(python: Path | str, name: str, *arguments: str | int, **variables: str) -> dict[str, Any]:
+    """Run a worker in a process of its own, with environment variables on top."""
     command = [str(python), str(Path(__file__).resolve()), "--worker", name, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    environment = os.environ | variables
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -284,9 +406,7 @@ def measure_rejax(agent: str) -> dict[str, Any]:
             f"turn {turn + 1}: rlref {rates[0]:,}, rejax {rates[1]:,} steps/s, ratio {rates[0] / rates[1]:.2f}",
             flush=True,
         )
-    ratio = statistics.median(a["steps_per_second"] / b["steps_per_second"] for a, b in zip(ours, theirs, strict=True))
-    print(f"median ratio {ratio:.2f} (target: {RATIO[agent]})")
-    return {"rlref": ours, "rejax": theirs, "ratio": ratio}
+    return {"rlref": ours, "rejax": theirs, **spread(ours, theirs)}
 
 
 def measure_diagnostics(agent: str) -> dict[str, Any]:
@@ -302,32 +422,96 @@ def measure_diagnostics(agent: str) -> dict[str, Any]:
 
 def measure_memory(agent: str) -> list[dict[str, Any]]:
     results = []
-    for timesteps in (100_000, TIMESTEPS):
+    for timesteps in (100_000, 500_000):
         results.append({"timesteps": timesteps, **start(sys.executable, "ours", agent, 64, timesteps)})
         updates = timesteps // 512
         print(f"64 seeds, {updates} updates: peak {results[-1]['peak_rss_mb']:,} MB")
     growth = results[1]["peak_rss_mb"] - results[0]["peak_rss_mb"]
-    metrics = 64 * (TIMESTEPS - 100_000) // 512 * 50 * 4 / 1e6
+    metrics = 64 * (500_000 - 100_000) // 512 * 50 * 4 / 1e6
     print(f"growth {growth} MB, of which {metrics:.0f} MB are the additional updates' metrics")
     return results
 
 
-def measure_seeds(agent: str) -> dict[str, Any]:
-    """The same training with more and more seeds; what a seed costs, in time and in memory."""
+def spread(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
+    """The ratio of steps/s, turn by turn: median, least and greatest."""
+    found = [a["steps_per_second"] / b["steps_per_second"] for a, b in zip(ours, theirs, strict=True)]
+    print(f"ratio {statistics.median(found):.2f}, from {min(found):.2f} to {max(found):.2f}", flush=True)
+    return {"ratio": statistics.median(found), "least": min(found), "greatest": max(found)}
+
+
+def measure_seeds(agent: str) -> list[dict[str, Any]]:
+    """The same training with more and more seeds."""
     rows = []
-    for num_seeds in (1, 4, 16, 64, 256):
-        row = start(sys.executable, "ours", agent, num_seeds, 40_000)
-        row = {"seeds": num_seeds, "seconds_per_seed": 40_000 / row["steps_per_second"], **row}
-        rows.append(row)
+    timesteps = {1: 100_000, 8: 100_000, 64: 40_000, 512: 20_000, 4096: 20_000}
+    for num_seeds in (1, 8, 64, 512, *((4096,) if accelerator() else ())):
+        with tempfile.TemporaryDirectory() as cache:
+            row = start(sys.executable, "ours", agent, num_seeds, timesteps[num_seeds], JAX_COMPILATION_CACHE_DIR=cache)
+        rows.append({"seeds": num_seeds, **row, **start(sys.executable, "bare", agent, num_seeds)})
+        row = rows[-1]
         print(
-            f"{num_seeds} seeds: {row['steps_per_second']:,} steps/s, {row['seconds_per_seed']:.2f} s per seed of "
-            f"40,000 steps, peak {row['peak_rss_mb']:,} MB",
+            f"{num_seeds} seeds: {row['steps_per_second']:,} steps/s, {row['bare_steps_per_second']:,} of bare "
+            f"environments; {row['compile_seconds']:.1f} s of compiling, first update after "
+            f"{row['first_update_seconds']:.1f} s, peak {row['peak_rss_mb']:,} MB",
             flush=True,
         )
+    return rows
+
+
+def accelerator() -> bool:
+    """Whether jax finds one; asked in another process, which gives it free again."""
+    code = "import jax; print(jax.default_backend())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout.split()[-1] != "cpu"
+
+
+def measure_first(agent: str) -> dict[str, Any]:
+    """From the start of the process to the first update, with an empty compile cache and with a full one."""
+    found: dict[str, list[float]] = {"cold": [], "cached": []}
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as cache:
+            for seconds in found.values():
+                row = start(sys.executable, "ours", agent, 8, 20_480, JAX_COMPILATION_CACHE_DIR=cache)
+                seconds.append(row["first_update_seconds"])
+    result = {name: statistics.median(seconds) for name, seconds in found.items()}
+    print(
+        f"first update after {result['cold']:.1f} s cold (target: 12), {result['cached']:.1f} s with the compile cache "
+        "(target: 5)"
+    )
+    return result | {"runs": found}
+
+
+def measure_layout(agent: str) -> dict[str, Any]:
+    """What training in blocks of rows, and compiling with less optimisation, are worth."""
+    runs: dict[str, list[dict[str, Any]]] = {"": [], "whole": [], "optimised": []}
+    with tempfile.TemporaryDirectory() as cache:
+        for turn in range(REPEATS):
+            # A cache of its own for each turn: what compiling takes is measured too.
+            folder = str(Path(cache) / str(turn))
+            for layout, rows in runs.items():
+                rows.append(start(sys.executable, "ours", agent, 64, 20_480, layout, JAX_COMPILATION_CACHE_DIR=folder))
+    result = {}
+    for layout in ("whole", "optimised"):
+        print(f"64 seeds, against {layout}: steps/s", end=" ")
+        result[layout] = spread(runs[""], runs[layout])
+    seconds = {layout: statistics.median(row["compile_seconds"] for row in rows) for layout, rows in runs.items()}
+    print(f"{seconds['']:.1f} s of compiling, {seconds['optimised']:.1f} s with all optimisations")
+    return result | {"compile_seconds": seconds[""], "compile_seconds_optimised": seconds["optimised"]}
+
+
+def measure_peak(agent: str) -> dict[str, Any]:
+    result = start(sys.executable, "peak", agent)
+    print(
+        f"{result['gflops']:.0f} GFLOP/s in matrix products, of {result['peak_gflops']:.0f} by products alone: "
+        f"{100 * result['fraction']:.0f} % (target: 45 %)"
+    )
+    return result
+
+
+def measure_bytes(agent: str) -> dict[str, Any]:
     sizes = start(sys.executable, "bytes")
     for name, x in sizes.items():
         print(f"{name}: {x['bytes_per_transition']:.0f} bytes per transition, {x['bytes_per_seed']:,} bytes per seed")
-    return {"runs": rows, "bytes": sizes}
+    return sizes
 
 
 def measure_rollout(agent: str) -> dict[str, Any]:
@@ -350,16 +534,106 @@ def measure_rollout(agent: str) -> dict[str, Any]:
     return rows
 
 
+def figure(results: dict[str, Any], path: Path) -> None:
+    """Steps/s over the number of seeds: training solid, bare environments dotted."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+    for number, agent in enumerate(("ppo", "dqn", "cem")):
+        if (rows := results.get(f"{agent}/seeds")) is None:
+            continue
+        seeds = [row["seeds"] for row in rows]
+        ax.plot(seeds, [r["steps_per_second"] for r in rows], f"C{number}o-", label=f"{agent.upper()}, training")
+        bare = [r["bare_steps_per_second"] for r in rows]
+        ax.plot(seeds, bare, f"C{number}o:", label=f"{agent.upper()}, its environments alone", alpha=0.6)
+    ax.set(xscale="log", yscale="log", xlabel="seeds", ylabel="environment steps per second")
+    ax.set_title(f"CartPole-v1, {results['machine']}", fontsize=9)
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize=8)
+    fig.savefig(path, dpi=110)
+
+
+def report(results: dict[str, Any]) -> str:
+    """Two tables: over the number of seeds, and everything else."""
+    lines = [
+        "| agent | seeds | steps/s | of its environments alone | compiling | first update | peak memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for agent in ("ppo", "dqn", "cem"):
+        lines += [
+            f"| {agent.upper()} | {r['seeds']} | {r['steps_per_second']:,} | {r['bare_steps_per_second']:,} | "
+            f"{r['compile_seconds']:.1f} s | {r['first_update_seconds']:.1f} s | {r['peak_rss_mb']:,} MB |"
+            for r in results.get(f"{agent}/seeds", ())
+        ]
+    lines += ["", "| | measured | target |", "|---|---|---|"]
+
+    def row(what: str, measured: str, target: str = "", reached: bool = True) -> None:
+        lines.append(f"| {what} | {measured} | {target if reached else f'{target}: MISSED'} |")
+
+    for agent in ("ppo", "dqn", "cem"):
+        found = {name: results[f"{agent}/{name}"] for name in KINDS if f"{agent}/{name}" in results}
+        a = agent.upper()
+        if r := found.get("rejax"):
+            rates = [[x["steps_per_second"] for x in r[who]] for who in ("rlref", "rejax")]
+            both = " against ".join(f"{min(x):,} to {max(x):,}" for x in rates)
+            times = f"{r['ratio']:.2f} x [{r['least']:.2f}, {r['greatest']:.2f}]"
+            limit = RATIO[agent]
+            what = f"{a}: steps/s against rejax 0.1.3, 8 seeds, the same settings"
+            row(what, f"{both}: {times}", f"{limit} x", r["ratio"] >= limit)
+        if r := found.get("peak"):
+            what = f"{a}: of what matrix products alone reach ({r['peak_gflops']:.0f} GFLOP/s), 8 seeds"
+            row(what, f"{100 * r['fraction']:.0f} %", "45 %", r["fraction"] >= 0.45)
+        if r := found.get("first"):
+            measured = f"{r['cold']:.1f} s, with the compile cache {r['cached']:.1f} s"
+            row(f"{a}: from the command to the first update", measured, "12, 5", r["cold"] <= 12 and r["cached"] <= 5)
+        if r := found.get("diagnostics"):
+            apart = ", apart from the evaluation on fresh keys" if agent == "cem" else ""
+            what = f"{a}: what all diagnostics cost, of an update's time{apart}"
+            row(what, f"{100 * r['cost']:.1f} %", "5 %", r["cost"] <= 0.05)
+        if r := found.get("layout"):
+            x = r["whole"]
+            blocks = f"{x['ratio']:.2f} x [{x['least']:.2f}, {x['greatest']:.2f}]"
+            row(f"{a}: 64 seeds, a core's rows in blocks that its caches hold, against all at once", blocks)
+            x, seconds = r["optimised"], (r["compile_seconds"], r["compile_seconds_optimised"])
+            less = f"{seconds[0]:.1f} s against {seconds[1]:.1f} s, at {x['ratio']:.2f} x the speed"
+            row(f"{a}: compiling with less optimisation, against all of it", less)
+        if r := found.get("memory"):
+            both = f"{r[-1]['peak_rss_mb']:,} MB ({r[0]['peak_rss_mb']:,} MB)"
+            row(f"{a}: peak memory, 64 seeds of 5e5 steps (of 1e5 steps)", both)
+        for env_id, r in found.get("rollout", {}).items():
+            kept = f"{100 * r['kept_of_rollouts']:.0f} %, {100 * r['kept_of_environments']:.0f} %"
+            what = f"{a}: {env_id}, 8 seeds; kept of the speed of its rollouts alone, and of as many bare environments"
+            row(what, f"{r['steps_per_second'] / 1e6:.1f} million steps/s; {kept}")
+        for what, r in found.get("bytes", {}).items():
+            size = f"{r['bytes_per_transition']:,.0f} bytes, {r['bytes_per_seed'] / 1e6:.1f} MB"
+            row(f"{a}: a stored transition, and a seed with its buffer of 1e4; {what}", size)
+    return "\n".join(lines) + "\n"
+
+
 RATIO = {"ppo": 2.8, "dqn": 2.5}
+KINDS = ("rejax", "peak", "first", "diagnostics", "layout", "memory", "rollout", "bytes")
 MEASURES: dict[str, Callable[[str], Any]] = {
-    "ppo/rejax": measure_rejax,
-    "ppo/diagnostics": measure_diagnostics,
-    "ppo/memory": measure_memory,
-    "dqn/rejax": measure_rejax,
-    "dqn/diagnostics": measure_diagnostics,
+    "ppo/seeds": measure_seeds,
     "dqn/seeds": measure_seeds,
-    "cem/rollout": measure_rollout,
+    "cem/seeds": measure_seeds,
+    "ppo/rejax": measure_rejax,
+    "dqn/rejax": measure_rejax,
+    "ppo/peak": measure_peak,
+    "ppo/first": measure_first,
+    "dqn/first": measure_first,
+    "cem/first": measure_first,
+    "ppo/diagnostics": measure_diagnostics,
+    "dqn/diagnostics": measure_diagnostics,
     "cem/diagnostics": measure_diagnostics,
+    "ppo/layout": measure_layout,
+    "dqn/layout": measure_layout,
+    "cem/layout": measure_layout,
+    "ppo/memory": measure_memory,
+    "dqn/bytes": measure_bytes,
+    "cem/rollout": measure_rollout,
 }
 
 
@@ -375,7 +649,10 @@ def main() -> None:
     for name in names:
         results[name] = MEASURES[name](name.partition("/")[0])
         results["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
+        results = {k: results[k] for k in ("machine", *MEASURES) if k in results}
         path.write_text(json.dumps(results, indent=1) + "\n")
+        path.with_suffix(".md").write_text(report(results))
+        figure(results, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,101 @@
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import scores  # noqa: E402
+
+from rlref import jobs, runner, runs, stats, tuned  # noqa: E402
+
+NAME = "cem/SimpleBandit-bsuite"
+COMMITTED = json.loads((SCRIPTS / "results" / "scores.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Folders of runs and of results, and the exit code that gave them."""
+    folder, out = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("out")
+    options = ["--num-seeds", "8", "--run-dir", str(folder), "--out", str(out)]
+    return options, out, scores.main([NAME, *options])
+
+
+def changed(out, shift):
+    """Results whose scores are shifted, in a folder of their own."""
+    folder = out / f"shifted{shift}"
+    folder.mkdir(exist_ok=True)
+    results = json.loads((out / "scores.json").read_text())
+    results[NAME]["scores"] = [x + shift for x in results[NAME]["scores"]]
+    (folder / "scores.json").write_text(json.dumps(results))
+    return folder
+
+
+def test_a_benchmark_is_trained_and_written_down(once):
+    _, out, code = once
+    assert code == 0
+    row = json.loads((out / "scores.json").read_text())[NAME]
+    assert len(row["scores"]) == 8
+    assert row["iqm"] == pytest.approx(stats.iqm(row["scores"]))
+    assert np.shape(row["curves"]) == (8, len(row["curve_steps"]))
+    assert {"jax", "gymnax"} <= row["versions"].keys()
+    assert row["train_seconds"] > 0
+    written = (out / "scores.md").read_text()
+    assert "`rlref train cem --env-id SimpleBandit-bsuite --num-seeds 8`" in written
+    assert "Not run yet: ppo/CartPole-v1" in written
+
+
+def test_what_is_finished_is_only_read(once, monkeypatch):
+    options, out, _ = once
+    before = json.loads((out / "scores.json").read_text())
+    monkeypatch.setattr(runner, "run_job", lambda *_, **__: pytest.fail("it trains again"))
+    assert scores.main([NAME, *options]) == 0
+    assert json.loads((out / "scores.json").read_text()) == before
+
+
+def test_check_sees_a_regression_and_nothing_else(once, tmp_path, capsys):
+    _, out, _ = once
+    check = ["--check", NAME, "--num-seeds", "8", "--run-dir", str(tmp_path / "check"), "--out"]
+    assert scores.main([*check, str(out)]) == 0
+    assert "not lower" in capsys.readouterr().out
+    assert scores.main([*check, str(changed(out, 50.0))]) == 1
+    assert "LOWER" in capsys.readouterr().out
+    assert scores.main([*check, str(changed(out, -50.0))]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dqn/Pendulum-v1"], "no benchmark dqn/Pendulum-v1"),
+        (["--check", "cem/CartPole-v1"], "no scores of cem/CartPole"),
+    ],
+)
+def test_wrong_usage_is_said(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        scores.main([*arguments, "--out", str(tmp_path)])
+    assert message in capsys.readouterr().err
+
+
+def test_names_stand_for_benchmarks():
+    assert scores.chosen(["Pendulum-v1"]) == ["ppo/Pendulum-v1", "cem/Pendulum-v1"]
+    assert len(scores.chosen(["minatar"])) == 15
+    assert scores.chosen([]) == list(scores.BENCHMARKS)
+
+
+def test_targets_are_judged_by_what_they_are_of():
+    assert scores.target_text("ppo/Acrobot-v1", {"iqm": -79.0, "min": -300}) == "-80: reached"
+    assert scores.target_text("ppo/CartPole-v1", {"iqm": 500.0, "min": 499.0}) == "500, every seed: MISSED"
+    assert scores.target_text("cem/Catch-bsuite", {"iqm": 1.0, "min": 1.0}) == ""
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_committed_rows_are_what_the_command_beside_them_trains(name):
+    row = COMMITTED[name]
+    agent, _, env_id = name.partition("/")
+    assert len(row["scores"]) >= scores.NUM_SEEDS[scores.BENCHMARKS[name]]
+    assert row["iqm"] == pytest.approx(stats.iqm(row["scores"]))
+    assert row["status"] == "finished"
+    assert row["settings"] == runs.in_json(jobs.settings_of(tuned.config(agent, env_id)))

@@ -1,0 +1,80 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlref import cem, cli, dqn, ppo, tuned
+from rlref.envs import make_env
+from rlref.errors import UsageError
+from rlref.jobs import agent_of
+
+MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
+
+
+@pytest.mark.parametrize(("agent", "env_id"), [(a, e) for a, known in tuned.TABLE.items() for e in known])
+def test_settings_make_an_agent_and_say_how_they_were_found(agent, env_id):
+    config = tuned.config(agent, env_id)
+    assert config.env_id == env_id
+    agent_of(MODULES[agent], config, *make_env(env_id))
+    known = tuned.TABLE[agent][env_id]
+    assert known.how
+    changed = {name for name, x in known.settings.items() if x != getattr(MODULES[agent].Config(), name)}
+    assert changed == set(known.settings), "what is as by default need not be said"
+
+
+def test_settings_given_come_on_top():
+    assert tuned.config("ppo", "Acrobot-v1", learning_rate=0.5).learning_rate == 0.5
+    assert tuned.config("ppo", "FourRooms-misc") == ppo.Config(env_id="FourRooms-misc")
+    with pytest.raises(UsageError, match="no agent is named 'pp0'"):
+        tuned.config("pp0", "Acrobot-v1")
+
+
+def test_a_file_of_the_users_own_keeps_its_defaults(tmp_path):
+    shutil.copy(ppo.__file__, tmp_path / "ppo.py")
+    assert tuned.tuned(tmp_path / "ppo.py", "Acrobot-v1") is None
+    assert tuned.tuned(Path(ppo.__file__), "Acrobot-v1") is tuned.TABLE["ppo"]["Acrobot-v1"]  # `python -m rlref.ppo`
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The Configs that `rlref train` would have trained."""
+    configs = []
+    monkeypatch.setattr(cli, "train_run", lambda module, options, config, budget, command: configs.append(config) or 0)
+    return configs
+
+
+def test_train_starts_from_them_and_says_so(trained, capsys):
+    assert cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--gamma", ".9", "--num_envs=10"]) == 0
+    (config,) = trained
+    assert config == tuned.config("dqn", "MountainCar-v0", gamma=0.9, num_envs=10)
+    said = capsys.readouterr().out
+    assert "settings tuned for MountainCar-v0: train_frequency 5" in said
+    assert "buffer_size 50,000" in said
+    assert "given otherwise: num_envs, gamma (--defaults: without them)" in said
+
+
+@pytest.mark.parametrize(
+    "written", [["--env-id=Acrobot-v1"], ["--env_id", "Acrobot-v1"], ["--seed", "3", "--env-id", "Acrobot-v1"]]
+)
+def test_the_environment_is_found_however_it_is_given(trained, written):
+    cli.main(["train", "ppo", *written])
+    assert trained == [tuned.config("ppo", "Acrobot-v1")]
+
+
+def test_train_can_do_without(trained, capsys):
+    cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--defaults"])
+    cli.main(["train", "dqn", "--env-id", "FourRooms-misc"])
+    assert trained == [dqn.Config(env_id="MountainCar-v0"), dqn.Config(env_id="FourRooms-misc")]
+    assert capsys.readouterr().out == ""
+
+
+def test_json_stays_json(trained, capsys):
+    cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--json"])
+    assert trained == [tuned.config("dqn", "MountainCar-v0")]
+    assert capsys.readouterr().out == ""
+
+
+def test_help_shows_them(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--help"])
+    assert "50000" in capsys.readouterr().out

@@ -8,24 +8,9 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_score_table_is_the_one_that_the_script_wrote():
-    assert (ROOT / "scripts" / "results" / "scores.md").read_text() in README
-
-
-def test_speed_figures_are_those_that_the_script_wrote():
-    speed = json.loads((ROOT / "scripts" / "results" / "speed.json").read_text())
-    for agent in ("ppo", "dqn"):
-        assert f"{speed[f'{agent}/rejax']['ratio']:.2f} x" in README
-    for agent in ("ppo", "dqn", "cem"):
-        assert f"{100 * speed[f'{agent}/diagnostics']['cost']:.1f} %" in README
-    for row in speed["cem/rollout"].values():
-        assert f"{row['steps_per_second'] / 1e6:.1f} million steps/s" in README
-        for kept in ("kept_of_rollouts", "kept_of_environments"):
-            assert f"{100 * row[kept]:.0f} %" in README
-    assert f"{speed['ppo/memory'][-1]['peak_rss_mb']:,} MB" in README
-    for row in speed["dqn/seeds"]["runs"]:
-        assert f"| {row['seeds']} | {row['steps_per_second']:,} | {row['seconds_per_seed']:.2f} |" in README
-    assert f"{speed['dqn/seeds']['bytes']['Breakout-MinAtar, bool']['bytes_per_transition']:.0f} bytes" in README
+@pytest.mark.parametrize("name", ["scores", "speed"])
+def test_tables_are_those_that_the_scripts_wrote(name):
+    assert (ROOT / "scripts" / "results" / f"{name}.md").read_text() in README
 
 
 @pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
@@ -33,8 +18,10 @@ def test_expected_result_in_the_agent_is_what_was_measured(agent):
     measured = json.loads((ROOT / "scripts" / "results" / "scores.json").read_text())[f"{agent}/CartPole-v1"]
     assert len(measured["scores"]) == 32
     said = " ".join((ROOT / "rlref" / f"{agent}.py").read_text().split())
-    assert f"ends at a mean return of {measured['iqm']:.0f}, IQM over 32 seeds, the worst seed at" in said
-    assert f"the worst seed at {min(measured['scores']):.0f};" in said
+    expected = re.search(
+        rf"`rlref train {agent}` ends on CartPole-v1 at a mean return of at least (\d+), IQM over 32 seeds;", said
+    )
+    assert float(expected.group(1)) <= measured["iqm"] <= float(expected.group(1)) + 10
 
 
 def test_planted_bugs_are_those_that_the_script_found():

@@ -121,7 +121,7 @@ TABLE: dict[str, dict[str, Tuned]] = {
     "dqn": {
         "CartPole-v1": Tuned(
             {"anneal_lr": True, "end_e": 0.01},
-            "by hand: annealing, and less exploration at the end, as by default seeds fall from 500 where training ends",
+            "by hand: annealing, and less exploration at the end, as by default seeds fall from 500 near the end",
         ),
         "Acrobot-v1": Tuned(
             {"learning_rate": 5e-4, "exploration_fraction": 0.3, "end_e": 0.01}, "by hand, on a few seeds"

@@ -27,7 +27,6 @@ from scipy.stats import mannwhitneyu
 
 from rlref import runs, stats, tuned, variants
 from rlref.cli import Terminal
-from rlref.envs import make_env
 from rlref.errors import Stopped, UsageError
 from rlref.reference import random_return
 from rlref.runs import Run
@@ -231,6 +230,11 @@ def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_see
     return 1 if lower else 0
 
 
+def read(path: Path) -> dict[str, Any]:
+    """The results so far."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def chosen(given: Sequence[str]) -> list[str]:
     """The benchmarks that names stand for. Raises UsageError for one that stands for none."""
     found = {}
@@ -254,18 +258,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.out / "scores.json"
     try:
         names = chosen(options.names)
-        results = json.loads(path.read_text()) if path.exists() else {}
         if options.check:
-            return check(names, results, folder, options.num_seeds)
+            return check(names, read(path), folder, options.num_seeds)
         options.out.mkdir(parents=True, exist_ok=True)
         for name in names:
-            make_env(name.partition("/")[2])
-            results[name] = row_of(name, trained(name, folder, options.num_seeds))
+            row = row_of(name, trained(name, folder, options.num_seeds))
+            results = read(path) | {name: row}  # read only now: another process may be at other benchmarks
             results = {k: results[k] for k in BENCHMARKS if k in results}
-            runs.write_json(path, results)
+            path.write_text(json.dumps(results) + "\n")
             (options.out / "scores.md").write_text(report(results))
-            print(table({name: results[name]}, tuple(SUITES)).splitlines()[-1], flush=True)
-        figure(results, options.out / "scores.png")
+            print(table({name: row}, tuple(SUITES)).splitlines()[-1], flush=True)
+        figure(read(path), options.out / "scores.png")
     except UsageError as error:
         parser.error(str(error))
     except Stopped as stopped:

@@ -429,7 +429,7 @@ def test_time_is_booked_where_it_goes(tmp_path, monkeypatch):
 
     class SlowCompiler(runner.Silent):
         def compiling(self, what):
-            time.sleep(0.1)
+            time.sleep(0.3)
             return super().compiling(what)
 
     save, to_host, read = checkpoint.Checkpoints.save, runner.hosts.to_host, []
@@ -444,7 +444,7 @@ def test_time_is_booked_where_it_goes(tmp_path, monkeypatch):
     summary = train(tmp_path / "run", sinks=[Slow()], display=SlowCompiler(), checkpoint_every=0).summary
     seconds, chunks = summary["seconds"], sum(read)
     assert sum(seconds.values()) == pytest.approx(summary["compile_seconds"] + summary["train_seconds"], abs=0.05)
-    assert seconds["compiling"] >= 0.3  # three programs
+    assert seconds["compiling"] >= 0.3
     assert seconds["logging"] >= 0.05 * chunks
     assert seconds["checkpoints"] >= 0.2
     assert seconds["training"] >= 0.02 * chunks

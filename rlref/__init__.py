@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlref.runs import Run as Run
     from rlref.runs import load as load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Run", "load", "resume", "train"]
 
 _HOME = {"train": "rlref.runner", "resume": "rlref.runner", "load": "rlref.runs", "Run": "rlref.runs"}

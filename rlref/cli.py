@@ -135,9 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def use_compilation_cache() -> None:
     """Keep compiled programs, so that what has not changed compiles once; jax's own settings come first."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlref"
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        return
     # By machine: a program compiled for one CPU may hold instructions that another one behind the same home lacks.
-    folder = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache / platform.node()))
+    folder = os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache / "rlref" / platform.node())
     if "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is None:
         sys.modules["jax"].config.update("jax_compilation_cache_dir", folder)
 
@@ -215,7 +220,7 @@ def train_command(given: argparse.Namespace, rest: Sequence[str]) -> int:
     start = tuned_for(module, arguments)
     options, config, budget = parsed("train", TrainOptions, module, arguments, start=start)
     if start is not None and not options.json:
-        say_tuned(start, config)
+        say_tuned(start, config, budget)
     return train_run(module, options, config, budget, command)
 
 
@@ -261,14 +266,17 @@ def tuned_for(module: ModuleType, arguments: Sequence[str]) -> "Tuned | None":
     """The settings that are known for the environment in `arguments`; these are read before all others."""
     from rlref import tuned
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--env-id", "--env_id", default=module.Config.env_id)
-    parser.add_argument("--defaults", action="store_true")
-    given, _ = parser.parse_known_args(arguments)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--env-id", "--env_id", default=getattr(module.Config, "env_id", ""))
+    parser.add_argument("--defaults", action=argparse.BooleanOptionalAction)
+    try:
+        given, _ = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        return None  # it will be said where all options are read
     return None if given.defaults else tuned.tuned(module, given.env_id)
 
 
-def say_tuned(start: "Tuned", config: Any) -> None:
+def say_tuned(start: "Tuned", config: Any, budget: int) -> None:
     """Print which settings come from the table, and which of it were given otherwise."""
     from rlref import hosts, jobs
 
@@ -276,8 +284,8 @@ def say_tuned(start: "Tuned", config: Any) -> None:
         return
     kept, other = [], []
     for name, x in start.settings.items():
-        now = jobs.plain(getattr(config, name))
-        kept.append(f"{name} {setting_text(x)}") if now == jobs.plain(x) else other.append(name)
+        same = jobs.plain(getattr(config, name)) == jobs.plain(x) and not (budget and name in jobs.LENGTHS)
+        kept.append(f"{name} {setting_text(x)}") if same else other.append(name)
     given = f"; given otherwise: {', '.join(other)}" if other else ""
     print(f"settings tuned for {config.env_id}: {', '.join(kept) or 'none'}{given} (--defaults: without them)")
 
@@ -408,7 +416,7 @@ def resume_run(job: Any, options: TrainOptions, config: Any, budget: int, comman
         now = jobs.plain(getattr(config, name))
         if now != there and name not in jobs.LENGTHS:
             differ.append(f"{name} is {x} there, not {now}")
-    there = {"num_seeds": len(job.seeds), "seed": job.seeds[0], "run_dir": None, "note": ""}
+    there = {"num_seeds": len(job.seeds), "seed": job.seeds[0], "run_dir": None, "note": "", "defaults": False}
     for name, x in (there | {"eval_every": job.eval_every, "eval_episodes": job.eval_episodes}).items():
         if getattr(options, name) != x:
             differ.append(f"{name} is {x or 'its own'} there, not {getattr(options, name)}")

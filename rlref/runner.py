@@ -50,7 +50,10 @@ MEMORY_SHARE = 0.8  # of the free memory that a group of rows may take
 # A CPU core trains its rows in blocks, as more fall out of its caches: of at most so many rows, and so many bytes.
 BLOCK_ROWS, BLOCK_BYTES = 8, 8e6
 # The loops of training are as fast with less optimisation, and compile a third faster; the first state is made once.
-CPU_OPTIONS = {"init": {"xla_backend_optimization_level": 0}, "loop": {"xla_backend_optimization_level": 1}}
+CPU_OPTIONS: dict[str, dict[str, Any]] = {
+    "init": {"xla_backend_optimization_level": 0},
+    "loop": {"xla_backend_optimization_level": 1},
+}
 
 
 class Display(Protocol):
@@ -423,12 +426,17 @@ def verdict_so_far(job: Job, pieces: runs.Pieces, first: int) -> Diagnosis:
 
 
 def job_bytes(job: Job, saved: bool) -> int:
-    """Memory that a row takes at its peak; with `saved`, the copy of its state that is saved counts too."""
-    return job.row_bytes + (memory.copied_bytes(job.make(job.config_of(0))) if saved else 0)
+    """Memory that a row takes at its peak, with the copies of its state that are made outside an update.
+
+    These are, on a CPU, what a checkpoint is written from, with `saved`; and a block of rows while it trains, which is
+    half of a device's rows at most.
+    """
+    copied = memory.copied_bytes(job.make(job.config_of(0)))
+    return job.row_bytes + copied * saved + copied // 2
 
 
 def rows_at_once(job: Job, rows: int) -> int:
-    """How many of its `rows` a device trains at once: a divisor, or all of them."""
+    """How many of its `rows` a device trains at once: a divisor that caches hold; all, if there is none worth it."""
     if not memory.on_cpu():
         return rows
     most = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES // job.row_bytes)))
@@ -524,24 +532,32 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
         f = jax.shard_map(f, mesh=plan.mesh, in_specs=specs, out_specs=P("seed"), check_vma=False)
         return jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).lower(*arguments)
 
-    own_options = memory.on_cpu() and not jax.config.read("jax_disable_most_optimizations")
+    # What the user says of optimisation comes first.
+    said = jax.config.read("jax_disable_most_optimizations") or "optimization_level" in os.environ.get("XLA_FLAGS", "")
+    own_options = memory.on_cpu() and not said
 
     def compile_it(lowered: Any, what: str) -> Any:
         return lowered.compile(CPU_OPTIONS[what] if own_options else None)
 
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    compiled_evaluate, eval_names = None, []
+    eval_names, pool = [], ThreadPoolExecutor()
     # XLA compiles on other cores while the next program is traced.
-    with display.compiling("the training"), ThreadPoolExecutor() as pool:
-        shardings = (config_sharding, by_row, everywhere, everywhere)
-        lowered = lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
-        compiled_chunk = pool.submit(compile_it, lowered, "loop")
-        compiled_init = pool.submit(compile_it, lower(init, (config_sharding, by_row), (shapes, keys)), "init")
-        if job.eval_every:
-            eval_names = sorted(jax.eval_shape(evaluate, shapes, state, keys))
-            lowered = lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
-            compiled_evaluate = pool.submit(compile_it, lowered, "loop").result()
-    return Programs(compiled_init.result(), compiled_chunk.result(), compiled_evaluate, names, eval_names, state)
+    with display.compiling("the training"):
+        try:
+            shardings = (config_sharding, by_row, everywhere, everywhere)
+            lowered = lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
+            compiling = [pool.submit(compile_it, lowered, "loop")]
+            lowered = lower(init, (config_sharding, by_row), (shapes, keys))
+            compiling.append(pool.submit(compile_it, lowered, "init"))
+            if job.eval_every:
+                eval_names = sorted(jax.eval_shape(evaluate, shapes, state, keys))
+                lowered = lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
+                compiling.append(pool.submit(compile_it, lowered, "loop"))
+            compiled_chunk, compiled_init, *compiled_evaluate = [x.result() for x in compiling]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C need not wait for XLA
+    evaluate_or_none = compiled_evaluate[0] if compiled_evaluate else None
+    return Programs(compiled_init, compiled_chunk, evaluate_or_none, names, eval_names, state)
 
 
 class Stop:

@@ -26,6 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+import rlref
 from rlref import stats
 from rlref.errors import UsageError
 
@@ -490,8 +491,8 @@ def environment(source: Path | None) -> dict[str, Any]:
     """Versions, devices and the state of the source: what it takes to run the same again."""
     import jax
 
-    versions: dict[str, str | None] = {}
-    for package in ("rlref", *PACKAGES):
+    versions: dict[str, str | None] = {"rlref": rlref.__version__}  # of the code that runs, not as it was installed
+    for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

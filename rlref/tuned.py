@@ -187,7 +187,7 @@ def tuned(agent: str | ModuleType, env_id: str) -> Tuned | None:
     name = module.__name__.rpartition(".")[2]
     if module.__file__ is None or Path(module.__file__).resolve() != Path(__file__).with_name(f"{name}.py").resolve():
         return None  # its defaults are what its author wants
-    return TABLE[name].get(env_id)
+    return TABLE.get(name, {}).get(env_id)
 
 
 def config(agent: str | ModuleType, env_id: str, **settings: Any) -> Any:

@@ -28,7 +28,7 @@ from mutants import MUTANTS, plant
 from scipy import stats
 
 import rlref
-from rlref import envs, runs, tuned
+from rlref import envs, runs
 from rlref.agents import load_agent
 from rlref.findings import Finding
 from rlref.verdicts import CHECKS, diagnose
@@ -71,15 +71,49 @@ def settings_of(agent: str, env_id: str) -> dict[str, Any]:
     return SETTINGS.get((agent, env_id), {})
 
 
-# Of healthy runs; the agent's defaults where there is nothing. Some are rlref/tuned.py's as they were at the time.
+# Of healthy runs; the agent's defaults where there is nothing. What rlref/tuned.py says has changed since.
 SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("ppo", "Catch-bsuite"): {"total_timesteps": 200_000},
-    ("ppo", "Pendulum-v1"): tuned.TABLE["ppo"]["Pendulum-v1"].settings,
+    ("ppo", "Pendulum-v1"): {
+        "num_envs": 16,
+        "num_minibatches": 16,
+        "update_epochs": 10,
+        "learning_rate": 1e-3,
+        "gamma": 0.9,
+        "ent_coef": 0.0,
+        "clip_vloss": False,
+        "normalize_observations": True,
+        "scale_rewards": True,
+    },
     ("dqn", "Acrobot-v1"): {"learning_rate": 5e-4, "exploration_fraction": 0.3, "end_e": 0.01},
     ("dqn", "Catch-bsuite"): {"total_timesteps": 200_000},
-    ("dqn", "MountainCar-v0"): tuned.TABLE["dqn"]["MountainCar-v0"].settings,
-    ("cem", "MountainCarContinuous-v0"): tuned.TABLE["cem"]["MountainCarContinuous-v0"].settings | {"num_rollouts": 1},
-    ("cem", "Pendulum-v1"): tuned.TABLE["cem"]["Pendulum-v1"].settings,
+    ("dqn", "MountainCar-v0"): {
+        "num_envs": 5,
+        "train_frequency": 5,
+        "learning_rate": 4e-3,
+        "anneal_lr": True,
+        "gamma": 0.98,
+        "buffer_size": 50_000,
+        "exploration_fraction": 0.2,
+        "end_e": 0.02,
+    },
+    ("cem", "MountainCarContinuous-v0"): {
+        "num_generations": 30,
+        "population_size": 256,
+        "elite_fraction": 0.05,
+        "num_rollouts": 1,
+        "init_variance": 100.0,
+        "extra_variance": 100.0,
+    },
+    ("cem", "Pendulum-v1"): {
+        "num_generations": 60,
+        "population_size": 256,
+        "elite_fraction": 0.05,
+        "num_rollouts": 16,
+        "extra_variance_fraction": 2 / 3,
+        "smoothing": 0.1,
+        "hidden_sizes": (8,),
+    },
 }
 HEALTHY = {
     "ppo": ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Catch-bsuite"),

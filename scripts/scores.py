@@ -7,14 +7,17 @@ training episodes, as the policy explores, unscaled reward; of CEM it is `mean_p
 mean on fresh keys.
 
 Every benchmark is a run's folder under --run-dir. Stopped or killed, the same command goes on where it was, and what is
-finished is only read. All of it takes many hours on two cores. Writes scores.json, the table scores.md and the picture
-scores.png to --out.
+finished is only read; several processes may work at different benchmarks. All of it takes many hours on two cores.
+Writes scores.json, the table scores.md and the picture scores.png to --out, and the table to the README.
 
-With --check nothing is written: the benchmarks named are trained again on other seeds, and their scores must not be
-lower than those in scores.json, by a one-sided Mann-Whitney test at 1 %, with Holm's correction. Exit code 1 if any is.
+With --check results stay as they are: the benchmarks named are trained again on other seeds, in a new folder, and their
+scores must not be lower than those in scores.json, by a one-sided Mann-Whitney test at 1 %, with Holm's correction.
+Exit code 1 if any is. An undefined score counts as the lowest.
 """
 
 import argparse
+import datetime
+import fcntl
 import json
 import sys
 from collections.abc import Sequence
@@ -23,6 +26,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import readme
 from scipy.stats import mannwhitneyu
 
 from rlref import runs, stats, tuned, variants
@@ -95,7 +99,7 @@ def trained(name: str, folder: Path, num_seeds: int | None, seed: int = 0) -> Ru
             agent,
             tuned.config(agent, env_id),
             {"tuned": {}},
-            num_seeds=num_seeds or NUM_SEEDS[BENCHMARKS[name]],
+            num_seeds=NUM_SEEDS[BENCHMARKS[name]] if num_seeds is None else num_seeds,
             seed=seed,
             folder=folder / agent / env_id,
             display=display,
@@ -123,10 +127,16 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
     }
 
 
+def number(x: float | None) -> str:
+    """A score in a table: undefined ones come back from JSON as None."""
+    return "undefined" if x is None or x != x else f"{x:.1f}" if abs(x) >= 10 else f"{x:.2f}"
+
+
 def target_text(name: str, row: dict[str, Any]) -> str:
     if name not in TARGETS:
         return ""
-    reached = (row["min"] if name in EVERY_SEED else row["iqm"]) >= TARGETS[name]
+    judged = row["scores"] if name in EVERY_SEED else [row["iqm"]]
+    reached = all(x is not None and x >= TARGETS[name] for x in judged)
     each = ", every seed" if name in EVERY_SEED else ""
     return f"{TARGETS[name]:g}{each}: {'reached' if reached else 'MISSED'}"
 
@@ -143,13 +153,14 @@ def table(results: dict[str, Any], suites: Sequence[str]) -> str:
             continue
         agent, _, env_id = name.partition("/")
         low, high = r["iqm_interval_95"]
+        undefined = sum(x is None or x != x for x in r["scores"])
         cells = (
             env_id,
             agent.upper(),
-            f"{r['iqm']:.1f} [{low:.1f}, {high:.1f}]",
-            f"{r['min']:.1f}",
-            f"{r['max']:.1f}",
-            f"{r['random']:.1f}",
+            f"{number(r['iqm'])} [{number(low)}, {number(high)}]" + f", {undefined} seeds undefined" * bool(undefined),
+            number(r["min"]),
+            number(r["max"]),
+            number(r["random"]),
             target_text(name, r),
             PUBLISHED.get(name, ""),
             f"{len(r['scores'])} x {r['steps_per_seed']:,}",
@@ -207,7 +218,12 @@ def figure(results: dict[str, Any], path: Path) -> None:
 
 
 def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_seeds: int | None) -> int:
-    """Train again on fresh seeds, and test each benchmark's scores against those committed; returns the exit code."""
+    """Train again on fresh seeds, and test each benchmark's scores against those committed; returns the exit code.
+
+    Raises UsageError if nothing is committed, or if the seeds are too few for the test to find anything.
+    """
+    if num_seeds is not None and num_seeds < 4:
+        raise UsageError(f"--num-seeds is {num_seeds}; a check takes at least 4, or the test could not find anything")
     if absent := [name for name in names if name not in committed]:
         raise UsageError(f"no scores of {', '.join(absent)} are committed, to check against")
     fresh, p = {}, []
@@ -235,6 +251,20 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def write(out: Path, name: str, row: dict[str, Any]) -> None:
+    """Add a benchmark to the results, after those of other processes."""
+    path = out / "scores.json"
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        results = read(path) | {name: row}
+        results = {k: results[k] for k in BENCHMARKS if k in results}
+        runs.write_json(path, results)
+        (out / "scores.md").write_text(report(results))
+        if out == RESULTS:
+            readme.put(ROOT / "README.md", "scores", report(results))
+        figure(results, out / "scores.png")
+
+
 def chosen(given: Sequence[str]) -> list[str]:
     """The benchmarks that names stand for. Raises UsageError for one that stands for none."""
     found = {}
@@ -251,10 +281,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="an agent, an environment, a suite, or agent/env")
     parser.add_argument("--check", action="store_true", help="train on fresh seeds, and compare with what is committed")
     parser.add_argument("--num-seeds", type=int, help="instead of the benchmark's own number")
-    parser.add_argument("--run-dir", type=Path, help="where runs go (default: runs/scores, with --check runs/check)")
+    parser.add_argument("--run-dir", type=Path, help="where runs go (default: runs/scores, with --check a new one)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are (default: scripts/results)")
     options = parser.parse_args(arguments)
-    folder = options.run_dir or ROOT / "runs" / ("check" if options.check else "scores")
+    stamp = datetime.datetime.now().strftime("check-%Y%m%d-%H%M%S")
+    folder = options.run_dir or ROOT / "runs" / (stamp if options.check else "scores")
     path = options.out / "scores.json"
     try:
         names = chosen(options.names)
@@ -263,12 +294,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         for name in names:
             row = row_of(name, trained(name, folder, options.num_seeds))
-            results = read(path) | {name: row}  # read only now: another process may be at other benchmarks
-            results = {k: results[k] for k in BENCHMARKS if k in results}
-            path.write_text(json.dumps(results) + "\n")
-            (options.out / "scores.md").write_text(report(results))
+            write(options.out, name, row)
             print(table({name: row}, tuple(SUITES)).splitlines()[-1], flush=True)
-        figure(read(path), options.out / "scores.png")
     except UsageError as error:
         parser.error(str(error))
     except Stopped as stopped:

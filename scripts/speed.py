@@ -3,7 +3,7 @@
     AGENT/seeds        1, 8, 64 and 512 seeds (on an accelerator 4096 too) of CartPole-v1: environment steps/s of
                        training and of as many bare environments under random actions, seconds of compiling and from
                        the start of the process to the first update, peak memory
-    AGENT/first        seconds from the start of the process to the first update, nothing compiled before; and again
+    AGENT/first        seconds from `rlref train AGENT` to the first update, nothing compiled before; and again
     AGENT/diagnostics  one update with all diagnostics against the same update with them dropped; of CEM also with
                        nothing but the evaluation on fresh keys, which is dropped with them
     AGENT/layout       64 seeds as they are trained; all of a core's rows at once; with all of XLA's optimisations
@@ -16,9 +16,10 @@
     cem/rollout        a generation of 8 seeds against its rollouts alone, and against bare environments
 
 Without a name, all of them, in about half an hour on two cores. Results go to scripts/results/speed.json, their tables
-to speed.md and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
+to speed.md and the README, and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -33,6 +34,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import readme
 
 HERE = Path(__file__).resolve().parent
 REJAX_ENV = HERE.parent / ".venv-rejax"
@@ -70,7 +73,7 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
                 self.first = time.time() - psutil.Process().create_time()
 
     if layout == "whole":
-        runner.BLOCK_ROWS, runner.BLOCK_BYTES = sys.maxsize, float("inf")
+        runner.rows_at_once = lambda job, rows: rows
     if layout == "optimised":
         runner.CPU_OPTIONS = {"init": {}, "loop": {}}
     watch = Watch()
@@ -79,6 +82,20 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
     kept: dict[str, Any] = {k: run.summary[k] for k in ("steps_per_second", "compile_seconds", "iqm")}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return kept | {"first_update_seconds": round(watch.first or 0, 2), "peak_rss_mb": round(peak)}
+
+
+def worker_first(agent: str) -> dict[str, Any]:
+    """Seconds from the start of this process, which does what `rlref train` does, to the first update displayed."""
+    import psutil
+
+    from rlref import cli
+
+    found: list[float] = []
+    cli.Terminal.progress = lambda *_: found.append(time.time() - psutil.Process().create_time())  # type: ignore[method-assign]
+    length = ["--num-generations", "3"] if agent == "cem" else ["--total-timesteps", "20480"]
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        cli.main(["train", agent, *length, "--run-dir", f"{folder}/run"])
+    return {"first_update_seconds": found[0]}
 
 
 def worker_bare(agent: str, num_seeds: int) -> dict[str, Any]:
@@ -127,7 +144,7 @@ def worker_peak(agent: str) -> dict[str, Any]:
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from rlref import ppo
+    from rlref import memory, ppo, runner
 
     config, updates = ppo.Config(), 50
     hidden, features, actions = 64, 4, 2
@@ -151,10 +168,10 @@ def worker_peak(agent: str) -> dict[str, Any]:
         specs = (P("seed"),) * arguments
         return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=specs, out_specs=P("seed"), check_vma=False))
 
-    def train_by_device(state: Any) -> Any:
-        return train(state)[0]
-
-    programs, operations = [partial(over_devices(train_by_device, 1), state)], []
+    specs = P("seed"), P(None, "seed")
+    by_device = jax.shard_map(train, mesh=mesh, in_specs=P("seed"), out_specs=specs, check_vma=False)
+    training = jax.jit(by_device).lower(state).compile(runner.CPU_OPTIONS["loop"] if memory.on_cpu() else None)
+    programs, operations = [partial(training, state)], []
     for batch, rows, columns in ((8, 128, 64), (8, 512, 64), (len(mesh.devices), 512, 512)):
         x, y = jnp.ones((batch, rows, columns)), jnp.ones((batch, columns, columns))
         once = 2 * batch * rows * columns * columns
@@ -262,11 +279,12 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
 
 
 def seed_mesh(num_seeds: int = 8) -> Any:
-    """The devices that seeds are spread over, at most one each."""
+    """The devices that seeds are spread over, as many on each."""
     import jax
     from jax.sharding import AxisType
 
-    devices = jax.devices()[:num_seeds]
+    most = min(num_seeds, len(jax.devices()))
+    devices = jax.devices()[: max(n for n in range(1, most + 1) if num_seeds % n == 0)]
     return jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
 
 
@@ -368,6 +386,7 @@ def worker_bytes() -> dict[str, Any]:
 
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours": worker_ours,
+    "first": worker_first,
     "bare": worker_bare,
     "peak": worker_peak,
     "rejax": worker_rejax,
@@ -465,12 +484,12 @@ def accelerator() -> bool:
 
 
 def measure_first(agent: str) -> dict[str, Any]:
-    """From the start of the process to the first update, with an empty compile cache and with a full one."""
+    """From the command to the first update, with an empty compile cache and with a full one."""
     found: dict[str, list[float]] = {"cold": [], "cached": []}
     for _ in range(REPEATS):
         with tempfile.TemporaryDirectory() as cache:
             for seconds in found.values():
-                row = start(sys.executable, "ours", agent, 8, 20_480, JAX_COMPILATION_CACHE_DIR=cache)
+                row = start(sys.executable, "first", agent, JAX_COMPILATION_CACHE_DIR=cache)
                 seconds.append(row["first_update_seconds"])
     result = {name: statistics.median(seconds) for name, seconds in found.items()}
     print(
@@ -550,7 +569,8 @@ def figure(results: dict[str, Any], path: Path) -> None:
         bare = [r["bare_steps_per_second"] for r in rows]
         ax.plot(seeds, bare, f"C{number}o:", label=f"{agent.upper()}, its environments alone", alpha=0.6)
     ax.set(xscale="log", yscale="log", xlabel="seeds", ylabel="environment steps per second")
-    ax.set_title(f"CartPole-v1, {results['machine']}", fontsize=9)
+    machines = {machine for name, machine in results["machine"].items() if name.endswith("/seeds")}
+    ax.set_title(f"CartPole-v1, {' and '.join(sorted(machines))}", fontsize=9)
     ax.grid(alpha=0.3)
     ax.legend(fontsize=8)
     fig.savefig(path, dpi=110)
@@ -648,10 +668,12 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in names:
         results[name] = MEASURES[name](name.partition("/")[0])
-        results["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
+        machine = f"{os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
+        results["machine"] = results.get("machine", {}) | {name: machine}
         results = {k: results[k] for k in ("machine", *MEASURES) if k in results}
         path.write_text(json.dumps(results, indent=1) + "\n")
         path.with_suffix(".md").write_text(report(results))
+        readme.put(HERE.parent / "README.md", "speed", report(results))
         figure(results, path.with_suffix(".png"))
 
 

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+import readme
 
 import rlref
 from rlref import dqn, envs, jobs, ppo, runner
@@ -35,7 +36,6 @@ from rlref.evaluation import named_leaves
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "survival.json"
 README = HERE.parent / "rlref" / "README.md"
-BEGIN, END = "<!-- survival -->", "<!-- end of survival -->"
 LIMIT = 300  # seconds that one process may take
 # About three seconds of training after compiling, with a checkpoint every few updates, so that kills meet many of them.
 SMALL = {
@@ -405,9 +405,7 @@ def main() -> None:
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[options.what] = (results.get("kills", {}) if options.what == "kills" else {}) | found
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    README.write_text(f"{before}{BEGIN}\n\n{tables(results)}\n{END}{rest.split(END)[1]}")
+    readme.put(README, "survival", tables(results))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,27 @@ def test_train_can_do_without(trained, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_a_budget_replaces_the_generations(trained, capsys):
+    cli.main(["train", "cem", "--env-id", "Acrobot-v1", "--total-timesteps", "5000000"])
+    assert "num_rollouts 8; given otherwise: num_generations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (["--env-id"], "Missing value for argument '--env-id"),
+        (["--env-id", "Acrobot-v1", "--defaults=True"], "--defaults"),
+        (["--env-id", "-x"], "-x"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(trained, capsys, written, message):
+    assert cli.main(["train", "ppo", *written]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("rlref: error: ")
+    assert said.count("\n") == 1
+
+
 def test_json_stays_json(trained, capsys):
     cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--json"])
     assert trained == [tuned.config("dqn", "MountainCar-v0")]
@@ -77,4 +98,4 @@ def test_json_stays_json(trained, capsys):
 def test_help_shows_them(capsys):
     with pytest.raises(SystemExit):
         cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--help"])
-    assert "50000" in capsys.readouterr().out
+    assert "(default: 50000)" in capsys.readouterr().out  # buffer_size; the agent's own is 10000

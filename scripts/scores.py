@@ -19,12 +19,12 @@ import argparse
 import datetime
 import fcntl
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import readme
 from scipy.stats import mannwhitneyu
@@ -121,7 +121,7 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
         **{key: x for key, x in run.summary.items() if key not in ("findings", "steps_per_second")},
         "findings": [f"{x['severity']} {x['check']}" for x in run.summary["findings"] if x["severity"] != "INFO"],
         "versions": environment["versions"],
-        "devices": jax.device_count(),
+        "devices": environment["devices"],
         "curve_steps": run.metrics["env_steps"][:, updates].mean(axis=0).round().tolist(),
         "curves": [[None if np.isnan(y) else float(f"{y:.4g}") for y in x] for x in returns[:, updates]],
     }
@@ -254,15 +254,18 @@ def read(path: Path) -> dict[str, Any]:
 def write(out: Path, name: str, row: dict[str, Any]) -> None:
     """Add a benchmark to the results, after those of other processes."""
     path = out / "scores.json"
-    with (out / ".lock").open("w") as lock:
+    lock = os.open(out, os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         results = read(path) | {name: row}
         results = {k: results[k] for k in BENCHMARKS if k in results}
-        runs.write_json(path, results)
+        path.write_text(json.dumps(json.loads(runs.json_text(results))) + "\n")
         (out / "scores.md").write_text(report(results))
         if out == RESULTS:
             readme.put(ROOT / "README.md", "scores", report(results))
         figure(results, out / "scores.png")
+    finally:
+        os.close(lock)
 
 
 def chosen(given: Sequence[str]) -> list[str]:

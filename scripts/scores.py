@@ -110,7 +110,7 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
     """What is kept of a benchmark."""
     assert run.path is not None
     returns = run.metrics[run.score]
-    updates = np.unique(np.linspace(0, returns.shape[1] - 1, 60).astype(int))
+    updates = np.unique(np.geomspace(1, returns.shape[1], 80).astype(int)) - 1  # as the picture's axis has it
     known = tuned.tuned(*name.split("/"))
     environment = runs.read_json(run.path / "environment.json")
     return {

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -115,10 +116,14 @@ def test_nonfinite_training_exits_with_1_and_names_seed_and_update(capsys):
     assert "seed 0 became non-finite at update 0" in capsys.readouterr().out
 
 
-def test_python_m_of_an_agent_is_rlref_train():
+def test_python_m_of_an_agent_is_rlref_train(tmp_path):
     command = [sys.executable, "-m", "rlref.ppo", "--env-id", "Catch-bsuite", "--json", "--run-dir", "run", *SMALL]
-    done = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True)
+    # As users have it: compiled as rlref chooses, and kept.
+    mine = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_COMPILATION_CACHE_DIR")
+    environment = {k: v for k, v in os.environ.items() if k not in mine} | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = subprocess.run(command, check=True, timeout=240, capture_output=True, text=True, env=environment)
     assert json.loads(done.stdout)["status"] == "finished"
+    assert list((tmp_path / "cache" / "rlref").glob("*/jit_chunk*"))
 
 
 def test_envs_lists_spaces_and_time_limits(capsys):

@@ -86,9 +86,10 @@ def test_names_stand_for_benchmarks():
 
 
 def test_targets_are_judged_by_what_they_are_of():
-    assert scores.target_text("ppo/Acrobot-v1", {"iqm": -79.0, "min": -300}) == "-80: reached"
-    assert scores.target_text("ppo/CartPole-v1", {"iqm": 500.0, "min": 499.0}) == "500, every seed: MISSED"
-    assert scores.target_text("cem/Catch-bsuite", {"iqm": 1.0, "min": 1.0}) == ""
+    assert scores.target_text("ppo/Acrobot-v1", {"iqm": -79.0, "scores": [-300.0, -79.0]}) == "-80: reached"
+    assert scores.target_text("ppo/CartPole-v1", {"iqm": 500.0, "scores": [499.0, 500.0]}) == "500, every seed: MISSED"
+    assert scores.target_text("cem/Catch-bsuite", {"iqm": 1.0, "scores": [1.0]}) == ""
+    assert scores.target_text("cem/Pendulum-v1", {"iqm": None, "scores": [None]}) == "-180: MISSED"
 
 
 @pytest.mark.parametrize("name", COMMITTED)

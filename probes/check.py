@@ -23,6 +23,7 @@ from probes import solve
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
+from rlref import compiling
 from rlref.agents import line_of, load_agent
 from rlref.errors import UsageError, nearest
 
@@ -334,7 +335,8 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     # Every device trains its own seeds by itself; without check_vma=False gradients would be summed over devices.
     specs, by_seed = (P(), P(None, "seed"), P("seed")), P(None, "seed")
     program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=by_seed, check_vma=False)
-    before, after = jax.device_get(jax.jit(program)(configs, stacked, keys))
+    compiled = jax.jit(program).lower(configs, stacked, keys).compile(compiling.options(compiling.LOOP))
+    before, after = jax.device_get(compiled(configs, stacked, keys))
 
     def outcome(answers: Any, row: int, params: Any) -> Outcome:
         value: Any

@@ -18,7 +18,7 @@ def row_bytes(agent: Any) -> int:
 
 
 def copied_bytes(agent: Any) -> int:
-    """What the copy of a row's state takes that a checkpoint is written from, where it is in the same memory."""
+    """What a copy of a row's state takes, where copies are in the memory that trains: on a CPU."""
     state = jax.eval_shape(agent.init, jax.random.key(0))
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
 

@@ -30,7 +30,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rlref import envs, evaluation, findings, hosts, jobs, memory, runs, verdicts
+from rlref import compiling, envs, evaluation, findings, hosts, jobs, memory, runs, verdicts
 from rlref import sinks as metric_sinks
 from rlref.agents import load_agent
 from rlref.checkpoint import Checkpoints, DamagedError, place
@@ -49,11 +49,6 @@ CHECKPOINT_SECONDS = 60.0  # and checkpoints, unless the caller says after how m
 MEMORY_SHARE = 0.8  # of the free memory that a group of rows may take
 # A CPU core trains its rows in blocks, as more fall out of its caches: of at most so many rows, and so many bytes.
 BLOCK_ROWS, BLOCK_BYTES = 8, 8e6
-# The loops of training are as fast with less optimisation, and compile a third faster; the first state is made once.
-CPU_OPTIONS: dict[str, dict[str, Any]] = {
-    "init": {"xla_backend_optimization_level": 0},
-    "loop": {"xla_backend_optimization_level": 1},
-}
 
 
 class Display(Protocol):
@@ -532,32 +527,24 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
         f = jax.shard_map(f, mesh=plan.mesh, in_specs=specs, out_specs=P("seed"), check_vma=False)
         return jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).lower(*arguments)
 
-    # What the user says of optimisation comes first.
-    said = jax.config.read("jax_disable_most_optimizations") or "optimization_level" in os.environ.get("XLA_FLAGS", "")
-    own_options = memory.on_cpu() and not said
-
-    def compile_it(lowered: Any, what: str) -> Any:
-        return lowered.compile(CPU_OPTIONS[what] if own_options else None)
-
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    eval_names, pool = [], ThreadPoolExecutor()
+    eval_names, pool, pending = [], ThreadPoolExecutor(), {}
     # XLA compiles on other cores while the next program is traced.
     with display.compiling("the training"):
         try:
             shardings = (config_sharding, by_row, everywhere, everywhere)
             lowered = lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
-            compiling = [pool.submit(compile_it, lowered, "loop")]
+            pending["chunk"] = pool.submit(lowered.compile, compiling.options(compiling.LOOP))
             lowered = lower(init, (config_sharding, by_row), (shapes, keys))
-            compiling.append(pool.submit(compile_it, lowered, "init"))
+            pending["init"] = pool.submit(lowered.compile, compiling.options(compiling.ONCE))
             if job.eval_every:
                 eval_names = sorted(jax.eval_shape(evaluate, shapes, state, keys))
                 lowered = lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
-                compiling.append(pool.submit(compile_it, lowered, "loop"))
-            compiled_chunk, compiled_init, *compiled_evaluate = [x.result() for x in compiling]
+                pending["evaluate"] = pool.submit(lowered.compile, compiling.options(compiling.LOOP))
+            compiled = {name: x.result() for name, x in pending.items()}
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C need not wait for XLA
-    evaluate_or_none = compiled_evaluate[0] if compiled_evaluate else None
-    return Programs(compiled_init, compiled_chunk, evaluate_or_none, names, eval_names, state)
+    return Programs(compiled["init"], compiled["chunk"], compiled.get("evaluate"), names, eval_names, state)
 
 
 class Stop:

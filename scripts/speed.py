@@ -63,7 +63,7 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
     import psutil
 
     import rlref
-    from rlref import runner
+    from rlref import compiling, runner
 
     class Watch(runner.Silent):
         first: float | None = None
@@ -75,7 +75,7 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
     if layout == "whole":
         runner.rows_at_once = lambda job, rows: rows
     if layout == "optimised":
-        runner.CPU_OPTIONS = {"init": {}, "loop": {}}
+        compiling.options = lambda level: None
     watch = Watch()
     config = config_of_length(agent, int(total_timesteps))
     run = rlref.train(agent, config, num_seeds=int(num_seeds), display=watch)
@@ -144,7 +144,7 @@ def worker_peak(agent: str) -> dict[str, Any]:
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from rlref import memory, ppo, runner
+    from rlref import compiling, ppo
 
     config, updates = ppo.Config(), 50
     hidden, features, actions = 64, 4, 2
@@ -170,7 +170,7 @@ def worker_peak(agent: str) -> dict[str, Any]:
 
     specs = P("seed"), P(None, "seed")
     by_device = jax.shard_map(train, mesh=mesh, in_specs=P("seed"), out_specs=specs, check_vma=False)
-    training = jax.jit(by_device).lower(state).compile(runner.CPU_OPTIONS["loop"] if memory.on_cpu() else None)
+    training = jax.jit(by_device).lower(state).compile(compiling.options(compiling.LOOP))
     programs, operations = [partial(training, state)], []
     for batch, rows, columns in ((8, 128, 64), (8, 512, 64), (len(mesh.devices), 512, 512)):
         x, y = jnp.ones((batch, rows, columns)), jnp.ones((batch, columns, columns))

@@ -560,6 +560,8 @@ def figure(results: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
+    if not any(name.endswith("/seeds") for name in results):
+        return
     fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
     for number, agent in enumerate(("ppo", "dqn", "cem")):
         if (rows := results.get(f"{agent}/seeds")) is None:
@@ -630,6 +632,8 @@ def report(results: dict[str, Any]) -> str:
         for what, r in found.get("bytes", {}).items():
             size = f"{r['bytes_per_transition']:,.0f} bytes, {r['bytes_per_seed'] / 1e6:.1f} MB"
             row(f"{a}: a stored transition, and a seed with its buffer of 1e4; {what}", size)
+    if missing := [name for name in MEASURES if name not in results]:
+        lines += ["", f"Not measured yet: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 

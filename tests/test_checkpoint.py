@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import errno
-import importlib.util
+import importlib
 import json
 import re
 import shutil
@@ -550,10 +550,8 @@ def worst_difference(agent):
     return max(np.abs(a[name] - x).max() for name, x in b.items() if x.dtype == np.float32 and x.size)
 
 
-def test_kill_and_resume():
-    path = Path(__file__).parents[1] / "scripts" / "survival.py"
-    spec = importlib.util.spec_from_file_location("survival", path)
-    survival = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(survival)
+def test_kill_and_resume(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "scripts")
+    survival = importlib.import_module("survival")
     (kill,) = survival.kills(["cem"], count=1, seed=1)["cem"]["kills"]
     assert kill["differs"] == []

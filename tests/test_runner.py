@@ -193,8 +193,8 @@ def test_batched_settings_train_with_every_seed(plain):
 
 
 def test_a_list_is_a_batch_of_settings():
-    config = jobs.arrays_for_lists(SMALL.replace(learning_rate=[1e-3, 1e-2]))
-    assert jobs.batched_settings(config) == {"learning_rate": (2,)}
+    run = train(SMALL.replace(learning_rate=[1e-3, 1e-2], anneal_lr=False), num_seeds=1)
+    np.testing.assert_allclose(run.metrics["learning_rate"][:, 0, -1], [1e-3, 1e-2])
 
 
 def test_a_module_without_the_contract_is_no_agent():

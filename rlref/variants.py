@@ -67,12 +67,12 @@ def train(
             display.say(f"program {number + 1} of {len(groups)}: {shown}")
         path = None if folder is None else folder / f"{number:03d}"
         given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
-        if path is not None and (path / "summary.json").exists():
-            run = runs.load(path, agent=module, env=env, env_params=env_params)
-        elif path is not None and (path / "config.json").exists():
+        if path is None or not (path / "config.json").exists():
+            run = runner.train(module, together, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
+        elif (runs.read_summary(path) or {}).get("status", "interrupted") == "interrupted":
             run = runner.resume(path, agent=module, **given)
         else:
-            run = runner.train(module, together, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
+            run = runs.load(path, agent=module, env=env, env_params=env_params)
         if run.summary["status"] == "interrupted":
             raise Stopped(run.summary["stopped_by"])
         for i, label in enumerate(labels):

@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from rlref.errors import UsageError, nearest
@@ -24,8 +25,7 @@ def make_env(env_id: str) -> tuple[Any, Any]:
     """
     if ":" in env_id:
         return _own_env(env_id)
-    import gymnax
-
+    gymnax = imported_gymnax()
     if env_id not in gymnax.registered_envs:
         raise UsageError(
             f"there is no environment {env_id!r}.{nearest(env_id, gymnax.registered_envs)} "
@@ -35,6 +35,25 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         return gymnax.make(env_id)
     except Exception as error:  # one of them downloads data when it is made
         raise UsageError(f"{env_id} cannot be made here: {type(error).__name__}: {error}") from error
+
+
+class _Later(ModuleType):
+    """A module that is imported when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def imported_gymnax() -> ModuleType:
+    """The package. What its files import for their pictures alone takes longest, and is imported when it is used."""
+    for_pictures = [name for name in ("matplotlib.pyplot", "seaborn") if name not in sys.modules]
+    sys.modules |= {name: _Later(name) for name in for_pictures}
+    try:
+        return importlib.import_module("gymnax")
+    finally:
+        for name in for_pictures:
+            if isinstance(sys.modules.get(name), _Later):
+                del sys.modules[name]
 
 
 def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any, Any]:
@@ -136,8 +155,7 @@ class EnvRow(NamedTuple):
 
 def list_envs() -> list[EnvRow]:
     """Every gymnax environment with its spaces and time limit (None where it has none)."""
-    import gymnax
-
+    gymnax = imported_gymnax()
     rows = []
     for env_id in gymnax.registered_envs:
         if env_id in NEEDS_DOWNLOAD:

@@ -269,9 +269,7 @@ def _made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
             default = envs.checked(env, env_id).default_params
         return env, default if env_params is None else env_params
     except UsageError as error:
-        import gymnax
-
-        if env is None and ":" not in env_id and env_id not in gymnax.registered_envs:
+        if env is None and ":" not in env_id and env_id not in envs.imported_gymnax().registered_envs:
             raise
         # Only what the environment's own code raised has a cause.
         raise UnusableError(

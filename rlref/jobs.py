@@ -50,9 +50,9 @@ class Job:
         return evaluation.policy_leaves(self.make(self.config_of(0)), self.env, self.env_params)
 
     @functools.cached_property
-    def row_bytes(self) -> int:
-        """Memory that training one row takes at its peak."""
-        return memory.row_bytes(self.make(self.config_of(0)))
+    def row(self) -> memory.Row:
+        """What training one row takes."""
+        return memory.row_of(self.make(self.config_of(0)))
 
     @property
     def name(self) -> str:

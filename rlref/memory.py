@@ -2,7 +2,7 @@
 
 import collections
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +11,25 @@ from jax.extend import core as jax_core
 IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
 
 
-def row_bytes(agent: Any) -> int:
-    """Memory that one row takes at its peak: its state, and the largest moment of an update, by the traced program."""
-    state = jax.eval_shape(agent.init, jax.random.key(0))
-    return peak_bytes(jax.make_jaxpr(agent.update)(state, jnp.int32(0)).jaxpr)
+class Row(NamedTuple):
+    """What one row takes, by its traced program."""
+
+    state: Any
+    """the shapes of its state"""
+    names: list[str]
+    """of the diagnostics that an update gives"""
+    peak_bytes: int
+    """memory at its peak: the state, and the largest moment of an update"""
+    copied_bytes: int
+    """what a copy of its state takes, where copies are in the memory that trains: on a CPU"""
 
 
-def copied_bytes(agent: Any) -> int:
-    """What a copy of a row's state takes, where copies are in the memory that trains: on a CPU."""
+def row_of(agent: Any) -> Row:
+    """Trace an agent's `init` and `update`, and tell what training it takes."""
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
+    jaxpr, (_, diagnostics) = jax.make_jaxpr(agent.update, return_shape=True)(state, jnp.int32(0))
+    copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
+    return Row(state, sorted(diagnostics), peak_bytes(jaxpr.jaxpr), copied)
 
 
 def on_cpu() -> bool:

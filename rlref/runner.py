@@ -426,15 +426,15 @@ def job_bytes(job: Job, saved: bool) -> int:
     These are, on a CPU, what a checkpoint is written from, with `saved`; and a block of rows while it trains, which is
     half of a device's rows at most.
     """
-    copied = memory.copied_bytes(job.make(job.config_of(0)))
-    return job.row_bytes + copied * saved + copied // 2
+    copied = job.row.copied_bytes
+    return job.row.peak_bytes + copied * saved + copied // 2
 
 
 def rows_at_once(job: Job, rows: int) -> int:
     """How many of its `rows` a device trains at once: a divisor that caches hold; all, if there is none worth it."""
     if not memory.on_cpu():
         return rows
-    most = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES // job.row_bytes)))
+    most = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES // job.row.peak_bytes)))
     block = max(size for size in range(1, most + 1) if rows % size == 0)
     return block if 2 * block >= most else rows
 
@@ -489,8 +489,8 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
     def update(config: Any, state: Any, step: jax.Array) -> Any:
         return jax.vmap(lambda c, s: job.make(c).update(s, step), (config_axis, 0))(config, state)
 
-    state = jax.eval_shape(init, shapes, keys)
-    names = sorted(jax.eval_shape(update, shapes, state, jnp.int32(0))[1])
+    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded, *x.shape), x.dtype), job.row.state)
+    names = job.row.names
     if "env_steps" not in names:
         raise UsageError(f"{job.name} does not report env_steps, the environment steps so far: its update must")
 

@@ -29,7 +29,7 @@ def train(config=SMALL, **options):
 
 
 def row_bytes(module, config):
-    return memory.row_bytes(module.make(config, counting_env.Counting()))
+    return memory.row_of(module.make(config, counting_env.Counting())).peak_bytes
 
 
 def job_of(config, num_seeds):
@@ -121,7 +121,7 @@ def test_rows_train_in_blocks_as_without(monkeypatch):
     [(1, 500, 1), (8, 500, 8), (12, 500, 6), (17, 500, 17), (64, 500, 8), (64, 1200, 4), (64, 2000, 4), (6, 50_000, 1)],
 )
 def test_a_block_is_what_caches_hold(rows, kilobytes, block):
-    assert runner.rows_at_once(types.SimpleNamespace(row_bytes=1000 * kilobytes), rows) == block
+    assert runner.rows_at_once(types.SimpleNamespace(row=types.SimpleNamespace(peak_bytes=1000 * kilobytes)), rows) == block
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_memory_estimate_of_a_replay_buffer_is_its_size():
     config = dqn.Config(buffer_size=1_000_000, hidden_sizes=(8,))
     env, params = envs.make_env("CartPole-v1")
     agent = dqn.make(config, env, params)
-    estimate = memory.row_bytes(agent)
-    assert 42e6 <= estimate <= 44e6  # 42 bytes a transition
-    assert 42e6 <= memory.copied_bytes(agent) <= 44e6  # and the copy that is saved
+    row = memory.row_of(agent)
+    assert 42e6 <= row.peak_bytes <= 44e6  # 42 bytes a transition
+    assert 42e6 <= row.copied_bytes <= 44e6  # and the copy that is saved
 
 
 def test_memory_estimate_sees_a_rollout():

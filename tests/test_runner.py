@@ -121,7 +121,8 @@ def test_rows_train_in_blocks_as_without(monkeypatch):
     [(1, 500, 1), (8, 500, 8), (12, 500, 6), (17, 500, 17), (64, 500, 8), (64, 1200, 4), (64, 2000, 4), (6, 50_000, 1)],
 )
 def test_a_block_is_what_caches_hold(rows, kilobytes, block):
-    assert runner.rows_at_once(types.SimpleNamespace(row=types.SimpleNamespace(peak_bytes=1000 * kilobytes)), rows) == block
+    job = types.SimpleNamespace(row=types.SimpleNamespace(peak_bytes=1000 * kilobytes))
+    assert runner.rows_at_once(job, rows) == block
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,23 @@ class StopAfter(runner.Silent):
             signal.raise_signal(signal.SIGTERM)
 
 
+compile_programs = runner.compile_programs
+compiled = {}
+
+
+def compiled_once(job, plan, display):
+    """The programs of a job, traced once for all of its runs here: what is tested comes after."""
+    key = json.dumps(job.about), plan
+    if key not in compiled:
+        compiled[key] = compile_programs(job, plan, display)
+    with display.compiling("the training"):
+        return compiled[key]
+
+
 @pytest.fixture(autouse=True)
 def _short_chunks(monkeypatch):
     monkeypatch.setattr(runner, "MAX_CHUNK", 3)
+    monkeypatch.setattr(runner, "compile_programs", compiled_once)
 
 
 def train(agent, path, config=None, **options):
@@ -532,7 +546,7 @@ def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
 
 
 def after_one_update(job, plan):
-    programs = runner.compile_programs(job, plan, runner.Silent())
+    programs = compile_programs(job, plan, runner.Silent())
     group = runner.Group(programs, plan, job, 0)
     state = programs.init(group.config, group.keys)
     state, _ = programs.chunk(group.config, state, np.int32(0), np.int32(1))

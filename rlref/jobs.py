@@ -51,8 +51,8 @@ class Job:
 
     @functools.cached_property
     def row(self) -> memory.Row:
-        """What training one row takes."""
-        return memory.row_of(self.make(self.config_of(0)))
+        """One row as it is traced, and what it takes."""
+        return memory.row_of(self.make, self.config_of(0))
 
     @property
     def name(self) -> str:

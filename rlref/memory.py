@@ -2,6 +2,7 @@
 
 import collections
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,8 +13,10 @@ IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "
 
 
 class Row(NamedTuple):
-    """What one row takes, by its traced program."""
+    """One row as it was traced, and what it takes."""
 
+    update: Callable[[Any, Any, jax.Array], tuple[Any, dict[str, jax.Array]]]
+    """from config, state and step; what was traced, for tracing takes longer than all else before the first update"""
     state: Any
     """the shapes of its state"""
     names: list[str]
@@ -24,12 +27,19 @@ class Row(NamedTuple):
     """what a copy of its state takes, where copies are in the memory that trains: on a CPU"""
 
 
-def row_of(agent: Any) -> Row:
-    """Trace an agent's `init` and `update`, and tell what training it takes."""
-    state = jax.eval_shape(agent.init, jax.random.key(0))
-    jaxpr, (_, diagnostics) = jax.make_jaxpr(agent.update, return_shape=True)(state, jnp.int32(0))
+def row_of(make: Callable[[Any], Any], config: Any) -> Row:
+    """Trace `init` and `update` of the agent that `make` gives for a Config."""
+    config = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.float32), config)
+    state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
+    traced = jax.make_jaxpr(lambda c, state, step: make(c).update(state, step), return_shape=True)
+    jaxpr, shapes = traced(config, state, jnp.int32(0))
+
+    def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        leaves = jax_core.jaxpr_as_fun(jaxpr)(*jax.tree.leaves((config, state, step)))
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
     copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
-    return Row(state, sorted(diagnostics), peak_bytes(jaxpr.jaxpr), copied)
+    return Row(update, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), copied)
 
 
 def on_cpu() -> bool:

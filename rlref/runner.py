@@ -487,7 +487,7 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
         return jax.vmap(lambda c, key: job.make(c).init(key), (config_axis, 0))(config, keys)
 
     def update(config: Any, state: Any, step: jax.Array) -> Any:
-        return jax.vmap(lambda c, s: job.make(c).update(s, step), (config_axis, 0))(config, state)
+        return jax.vmap(job.row.update, (config_axis, 0, None))(config, state, step)
 
     state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded, *x.shape), x.dtype), job.row.state)
     names = job.row.names

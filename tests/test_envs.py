@@ -1,3 +1,7 @@
+import subprocess
+import sys
+import textwrap
+
 import counting_env
 import jax.numpy as jnp
 import pytest
@@ -61,3 +65,17 @@ def test_describe_names_a_space_in_a_few_words():
     assert envs.describe(spaces.Discrete(3)) == "Discrete 3"
     assert envs.describe(spaces.Box(0, 1, (10, 10, 4))) == "Box 10x10x4 float32"
     assert envs.describe(spaces.Box(0, 1, ())) == "Box scalar float32"
+
+
+def test_gymnax_is_imported_without_what_draws_its_pictures():
+    code = """
+    import sys
+    from rlref import envs
+    env, params = envs.make_env("Catch-bsuite")
+    assert not {"seaborn", "matplotlib.pyplot", "scipy.stats"} & sys.modules.keys()
+    import gymnax.environments.bsuite.catch as catch
+    drawn = catch.plt.figure
+    import matplotlib.pyplot
+    assert drawn is matplotlib.pyplot.figure
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)

@@ -41,6 +41,8 @@ class _Later(ModuleType):
     """A module that is imported when something of it is asked for."""
 
     def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:  # another thread asks while gymnax is being imported
+            del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
 
 

@@ -51,8 +51,8 @@ class Job:
 
     @functools.cached_property
     def row(self) -> memory.Row:
-        """One row as it is traced, and what it takes."""
-        return memory.row_of(self.make, self.config_of(0))
+        """One row as it is traced, and what it takes. Raises UsageError for an update that cannot be trained with."""
+        return memory.row_of(self.make, self.config_of(0), self.name)
 
     @property
     def name(self) -> str:

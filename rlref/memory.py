@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jax_core
 
+from rlref.errors import UsageError
+
 IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
 
 
@@ -27,12 +29,17 @@ class Row(NamedTuple):
     """what a copy of its state takes, where copies are in the memory that trains: on a CPU"""
 
 
-def row_of(make: Callable[[Any], Any], config: Any) -> Row:
-    """Trace `init` and `update` of the agent that `make` gives for a Config."""
+def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent") -> Row:
+    """Trace `init` and `update` of the agent that `make` gives for a Config.
+
+    Raises UsageError if `update` does not return a state like the one it gets and a dictionary of numbers, with
+    env_steps among them. `name` is what the agent is called there.
+    """
     config = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.float32), config)
     state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
     traced = jax.make_jaxpr(lambda c, state, step: make(c).update(state, step), return_shape=True)
     jaxpr, shapes = traced(config, state, jnp.int32(0))
+    check_update(name, state, shapes)
 
     def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         leaves = jax_core.jaxpr_as_fun(jaxpr)(*jax.tree.leaves((config, state, step)))
@@ -40,6 +47,28 @@ def row_of(make: Callable[[Any], Any], config: Any) -> Row:
 
     copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
     return Row(update, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), copied)
+
+
+def check_update(name: str, state: Any, returned: Any) -> None:
+    """Raise UsageError unless an update that gets `state` may return this; both are shapes."""
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
+        raise UsageError(f"the update of {name} must return a pair: the new state, and a dictionary of diagnostics")
+    new, diagnostics = returned
+    if jax.tree.structure(new) != jax.tree.structure(state):  # type: ignore[operator]
+        raise UsageError(f"the update of {name} must return a state of the same structure as init's")
+    pairs = zip(jax.tree.leaves_with_path(state), jax.tree.leaves(new), strict=True)
+    for (path, x), y in pairs:
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            leaf = jax.tree_util.keystr(path)
+            raise UsageError(
+                f"the update of {name} must leave {leaf} of its state as it is: {x.dtype}{[*x.shape]}, and not "
+                f"{y.dtype}{[*y.shape]}"
+            )
+    for key, x in diagnostics.items():
+        if not isinstance(key, str) or getattr(x, "shape", None) != ():
+            raise UsageError(f"the update of {name} must return one number as the diagnostic {key!r}, by a string")
+    if "env_steps" not in diagnostics:
+        raise UsageError(f"{name} does not report env_steps, the environment steps so far: its update must")
 
 
 def on_cpu() -> bool:

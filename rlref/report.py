@@ -490,8 +490,7 @@ def status_of(run: Run) -> str:
     status = str(run.summary.get("status", "unknown"))
     if status == "killed" and run.path and is_held(run.path / "lock"):
         return "being trained"
-    by = run.summary.get("stopped_by")
-    return f"{status} by {by}" if by else status
+    return f"{status} by {run.summary['stopped_by']}" if status == "interrupted" else status
 
 
 def is_held(lock: Path) -> bool:

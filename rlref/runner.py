@@ -387,7 +387,8 @@ def run_job(
         steps = float(np.nansum(runs.last(run.metrics["env_steps"])))
         run.summary = {
             "status": "interrupted" if stopped else "finished" if complete else "incomplete",
-            **({"stopped_by": signal.Signals(stopped).name} if stopped else {}),
+            # In the last chunk a signal is too late for this run, but not for what was to come after it.
+            **({"stopped_by": signal.Signals(stop.signal or stopped).name} if stop.signal or stopped else {}),
             **runs.summarise(run),
             "env_steps": steps,
             "compile_seconds": round(clock.seconds["compiling"], 2),
@@ -491,9 +492,6 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
 
     state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded, *x.shape), x.dtype), job.row.state)
     names = job.row.names
-    if "env_steps" not in names:
-        raise UsageError(f"{job.name} does not report env_steps, the environment steps so far: its update must")
-
     rows = plan.padded // plan.mesh.size
     block = rows_at_once(job, rows)
 

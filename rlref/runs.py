@@ -15,6 +15,8 @@ import importlib.metadata
 import json
 import os
 import platform
+import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -265,19 +267,29 @@ class Folder:
 
         `source` is where the agent's file is, `code` what was in it.
         """
-        if path.exists():
-            raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
-        with writing(path):
-            (path / "metrics").mkdir(parents=True)
-            (path / "source").mkdir()
-            if source:
-                (path / "source" / source.name).write_bytes(code)
-                if diff := _git(source.parent, "diff", "HEAD"):
-                    (path / "source" / "uncommitted.diff").write_text(diff)
-            write_json(path / "environment.json", environment(source))
-            write_json(path / "source" / "config.json", config)
-            write_json(path / "config.json", config)  # last: what has one can be resumed
-        return cls(path)
+        made = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        try:
+            with writing(path):
+                (made / "metrics").mkdir(parents=True)
+                (made / "source").mkdir()
+                if source:
+                    (made / "source" / source.name).write_bytes(code)
+                    if diff := _git(source.parent, "diff", "HEAD"):
+                        (made / "source" / "uncommitted.diff").write_text(diff)
+                write_json(made / "environment.json", environment(source))
+                write_json(made / "source" / "config.json", config)
+                write_json(made / "config.json", config)
+            folder = cls(made)
+            try:
+                made.rename(path)  # all at once: a run that is killed before leaves no half of a folder in its way
+            except OSError:
+                folder.close()
+                raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir") from None
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        folder.path = path
+        return folder
 
     def close(self) -> None:
         self.lock.close()

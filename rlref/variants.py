@@ -67,14 +67,15 @@ def train(
             display.say(f"program {number + 1} of {len(groups)}: {shown}")
         path = None if folder is None else folder / f"{number:03d}"
         given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
-        if path is None or not (path / "config.json").exists():
+        if path is None or not path.exists():
             run = runner.train(module, together, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
         elif (runs.read_summary(path) or {}).get("status", "interrupted") == "interrupted":
             run = runner.resume(path, agent=module, **given)
         else:
             run = runs.load(path, agent=module, env=env, env_params=env_params)
-        if run.summary["status"] == "interrupted":
-            raise Stopped(run.summary["stopped_by"])
+            run.summary.pop("stopped_by", None)  # of the command before
+        if by := run.summary.get("stopped_by"):
+            raise Stopped(by)
         for i, label in enumerate(labels):
             results[label] = run.of_setting(i) if run.batched else run
     return {label: results[first[repr(jobs.settings_of(config))]] for label, config in everyone.items()}

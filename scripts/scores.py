@@ -29,8 +29,7 @@ import numpy as np
 import readme
 from scipy.stats import mannwhitneyu
 
-from rlref import runs, stats, tuned, variants
-from rlref.cli import Terminal
+from rlref import cli, runs, stats, tuned, variants
 from rlref.errors import Stopped, UsageError
 from rlref.reference import random_return
 from rlref.runs import Run
@@ -88,12 +87,13 @@ PUBLISHED = {
     "dqn/MountainCar-v0": "CleanRL -189 ± 12",
 }
 CHECK_FIRST_SEED = 10_000  # far from those of the table
+LEVEL = 0.01  # of the test against them
 
 
 def trained(name: str, folder: Path, num_seeds: int | None, seed: int = 0) -> Run:
     """The run of a benchmark, from where its folder is."""
     agent, _, env_id = name.partition("/")
-    with Terminal() as display:
+    with cli.Terminal() as display:
         display.say(f"{name}, seeds from {seed}")
         return variants.train(
             agent,
@@ -222,10 +222,16 @@ def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_see
 
     Raises UsageError if nothing is committed, or if the seeds are too few for the test to find anything.
     """
-    if num_seeds is not None and num_seeds < 4:
-        raise UsageError(f"--num-seeds is {num_seeds}; a check takes at least 4, or the test could not find anything")
     if absent := [name for name in names if name not in committed]:
         raise UsageError(f"no scores of {', '.join(absent)} are committed, to check against")
+    for name in names:
+        sizes = num_seeds or NUM_SEEDS[BENCHMARKS[name]], len(committed[name]["scores"])
+        worst = mannwhitneyu(np.zeros(sizes[0]), np.arange(1, 1 + sizes[1]), alternative="less").pvalue * len(names)
+        if worst >= LEVEL:
+            raise UsageError(
+                f"{sizes[0]} fresh seeds of {name} against {sizes[1]} cannot be found lower: if all were, p would be "
+                f"{worst:.2g} for {len(names)} benchmarks, and {LEVEL} is asked for; more --num-seeds, or fewer names"
+            )
     fresh, p = {}, []
     for name in names:
         fresh[name] = trained(name, folder, num_seeds, CHECK_FIRST_SEED).scores
@@ -237,8 +243,8 @@ def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_see
         p.append(1.0 if same else float(mannwhitneyu(now, then, alternative="less").pvalue))
     lower = []
     for name, x, corrected in zip(names, fresh.values(), stats.holm(p), strict=True):
-        verdict = "LOWER" if corrected < 0.01 else "not lower"
-        lower += [name] if corrected < 0.01 else []
+        verdict = "LOWER" if corrected < LEVEL else "not lower"
+        lower += [name] if corrected < LEVEL else []
         print(
             f"{name}: IQM {stats.iqm(x):.4g} on {len(x)} fresh seeds, {committed[name]['iqm']:.4g} on "
             f"{len(committed[name]['scores'])} committed: {verdict} (p = {corrected:.2g})"
@@ -247,8 +253,13 @@ def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_see
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The results so far."""
-    return json.loads(path.read_text()) if path.exists() else {}
+    """The results so far. Raises UsageError if the file is damaged."""
+    try:
+        results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        table(results, tuple(SUITES))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or delete it") from error
+    return results
 
 
 def write(out: Path, name: str, row: dict[str, Any]) -> None:
@@ -259,7 +270,8 @@ def write(out: Path, name: str, row: dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         results = read(path) | {name: row}
         results = {k: results[k] for k in BENCHMARKS if k in results}
-        path.write_text(json.dumps(json.loads(runs.json_text(results))) + "\n")
+        text = json.dumps(json.loads(runs.json_text(results))) + "\n"
+        runs.write(path, lambda file: file.write(text.encode()))
         (out / "scores.md").write_text(report(results))
         if out == RESULTS:
             readme.put(ROOT / "README.md", "scores", report(results))
@@ -287,23 +299,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run-dir", type=Path, help="where runs go (default: runs/scores, with --check a new one)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are (default: scripts/results)")
     options = parser.parse_args(arguments)
+    out = options.out.resolve()
+    cli.use_compilation_cache()
     stamp = datetime.datetime.now().strftime("check-%Y%m%d-%H%M%S")
     folder = options.run_dir or ROOT / "runs" / (stamp if options.check else "scores")
-    path = options.out / "scores.json"
+    path = out / "scores.json"
     try:
         names = chosen(options.names)
         if options.check:
             return check(names, read(path), folder, options.num_seeds)
-        options.out.mkdir(parents=True, exist_ok=True)
+        if options.num_seeds is not None and out == RESULTS:
+            raise UsageError("the table has its own numbers of seeds; --num-seeds takes --check, or another --out")
+        with runs.writing(out):
+            out.mkdir(parents=True, exist_ok=True)
+        read(path)
         for name in names:
             row = row_of(name, trained(name, folder, options.num_seeds))
-            write(options.out, name, row)
+            write(out, name, row)
             print(table({name: row}, tuple(SUITES)).splitlines()[-1], flush=True)
     except UsageError as error:
         parser.error(str(error))
-    except Stopped as stopped:
-        print(f"stopped by {stopped}; the same command goes on", file=sys.stderr)
-        return 130
+    except (Stopped, KeyboardInterrupt) as stopped:
+        signal = str(stopped) or "SIGINT"
+        how = f", with --run-dir {folder}" if options.check and not options.run_dir else ""
+        print(f"stopped by {signal}; the same command goes on{how}", file=sys.stderr)
+        return cli.exit_code(signal)
     return 0
 
 

@@ -19,11 +19,13 @@ Without a name, all of them, in about half an hour on two cores. Results go to s
 to speed.md and the README, and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
 """
 
+import argparse
 import contextlib
 import json
 import os
 import platform
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -32,6 +34,7 @@ import time
 import venv
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +129,7 @@ def worker_bare(agent: str, num_seeds: int) -> dict[str, Any]:
         return jax.lax.scan(step, state, jnp.arange(steps))[1][None]
 
     by_device = jax.shard_map(rollout, mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)
-    program = jax.jit(by_device)
+    program = jax.jit(by_device)  # with all of XLA's optimisations: as fast as they get
     keys = jax.vmap(jax.random.key)(jnp.arange(count))
     (seconds,) = medians([lambda: program(keys)], turns=5)
     return {"bare_steps_per_second": round(count * steps / seconds)}
@@ -251,6 +254,7 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
+    from rlref import compiling
     from rlref.agents import load_agent  # importing rlref gives jax one CPU device per core
 
     module, count, first = load_agent(agent), *{"ppo": (50, 20), "dqn": (5, 20), "cem": (10, 5)}[agent]
@@ -272,7 +276,7 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
 
         specs = P("seed"), P(None, "seed")
         by_device = jax.shard_map(updates, mesh=mesh, in_specs=P("seed"), out_specs=specs, check_vma=False)
-        programs[what] = jax.jit(by_device).lower(state).compile()
+        programs[what] = jax.jit(by_device).lower(state).compile(compiling.options(compiling.LOOP))
     seconds = dict(zip(programs, medians([partial(program, state) for program in programs.values()]), strict=True))
     result = {f"ms_per_update_{what}": 1000 / count * x for what, x in seconds.items()}
     return result | {"cost": seconds["with"] / seconds.get("evaluation", seconds["without"]) - 1}
@@ -308,7 +312,7 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec as P
 
-    from rlref import cem, envs
+    from rlref import cem, compiling, envs
 
     wanted: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(settings).items()}
     config = cem.Config(env_id=env_id, **wanted)
@@ -319,7 +323,7 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
 
     def over_seeds(f: Callable[..., Any]) -> Any:
         by_device = jax.shard_map(jax.vmap(f), mesh=mesh, in_specs=P("seed"), out_specs=P("seed"), check_vma=False)
-        return jax.jit(by_device)
+        return jax.jit(by_device, compiler_options=compiling.options(compiling.LOOP))
 
     def rollouts(state: Any) -> Any:
         """The very same episodes as in cem.update."""
@@ -411,7 +415,12 @@ def rejax_python() -> Path:
     if not python.exists():
         print(f"making {REJAX_ENV.name} for rejax", flush=True)
         venv.create(REJAX_ENV, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "rejax==0.1.3", "gymnax==0.0.9"], check=True, timeout=600)
+        packages = ["rejax==0.1.3", "gymnax==0.0.9", f"jax=={version('jax')}"]
+        try:
+            subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, timeout=600)
+        except BaseException:
+            shutil.rmtree(REJAX_ENV)
+            raise
     return python
 
 
@@ -665,14 +674,19 @@ def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         print(json.dumps(WORKERS[sys.argv[2]](*sys.argv[3:])))
         return
-    names = sys.argv[1:] or list(MEASURES)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(MEASURES)}")
+    names = parser.parse_args().names or list(MEASURES)
     if unknown := set(names) - set(MEASURES):
-        sys.exit(f"there is no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
+        parser.error(f"there is no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
     path = HERE / "results" / "speed.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     for name in names:
+        machine = (
+            f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f} at the start, "
+            f"jax {version('jax')}, rlref {version('rlref')}, {time.strftime('%Y-%m-%d')}"
+        )
         results[name] = MEASURES[name](name.partition("/")[0])
-        machine = f"{os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}"
         results["machine"] = results.get("machine", {}) | {name: machine}
         results = {k: results[k] for k in ("machine", *MEASURES) if k in results}
         path.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import functools
 import os
@@ -203,14 +204,39 @@ def test_a_module_without_the_contract_is_no_agent():
 
 
 def test_an_agent_has_to_count_its_steps(tmp_path):
-    source = (
-        Path(ppo.__file__)
-        .read_text()
-        .replace('diagnostics |= {"env_steps": (step + 1.0) * batch_size, ', "diagnostics |= {")
-    )
-    (tmp_path / "silent.py").write_text(source)
+    source = Path(ppo.__file__).read_text()
+    silent = source.replace('diagnostics |= {"env_steps": (step + 1.0) * batch_size, ', "diagnostics |= {")
+    (tmp_path / "silent.py").write_text(silent)
     with pytest.raises(UsageError, match="silent does not report env_steps"):
-        rlref.train(tmp_path / "silent.py", num_seeds=1)
+        rlref.train(tmp_path / "silent.py", num_seeds=1, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+STATE = {"x": jnp.zeros(3), "n": jnp.int32(0)}
+GIVEN = {"env_steps": jnp.float32(0), "loss": jnp.float32(0)}
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ((STATE, GIVEN, 0), "a pair: the new state, and a dictionary"),
+        (None, "a pair: the new state, and a dictionary"),
+        ((STATE, list(GIVEN)), "a pair: the new state, and a dictionary"),
+        (({"x": STATE["x"]}, GIVEN), "of the same structure as init's"),
+        (
+            (STATE | {"n": jnp.float32(0)}, GIVEN),
+            r"leave \['n'\] of its state as it is: int32\[\], and not float",
+        ),
+        ((STATE | {"x": jnp.zeros(2)}, GIVEN), r"leave \['x'\] of its state as it is: float32\[3\], and not float32"),
+        ((STATE, GIVEN | {7: jnp.float32(0)}), "one number as the diagnostic 7"),
+        ((STATE, GIVEN | {"loss": jnp.zeros(3)}), "one number as the diagnostic 'loss'"),
+        ((STATE, GIVEN | {"loss": None}), "one number as the diagnostic 'loss'"),
+        ((STATE, GIVEN), None),
+    ],
+)
+def test_an_update_returns_what_can_be_trained_with(returned, message):
+    with contextlib.nullcontext() if message is None else pytest.raises(UsageError, match=message):
+        memory.check_update("mine", STATE, returned)
 
 
 def test_batched_settings_must_agree():

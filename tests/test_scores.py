@@ -71,12 +71,29 @@ def test_check_sees_a_regression_and_nothing_else(once, tmp_path, capsys):
     [
         (["dqn/Pendulum-v1"], "no benchmark dqn/Pendulum-v1"),
         (["--check", "cem/CartPole-v1"], "no scores of cem/CartPole"),
+        (["cem/CartPole-v1", "--num-seeds", "2", "--out", str(scores.RESULTS)], "takes --check, or another --out"),
     ],
 )
 def test_wrong_usage_is_said(arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        scores.main([*arguments, "--out", str(tmp_path)])
+        scores.main(["--out", str(tmp_path), *arguments])
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[]", '{"cem/CartPole-v1": {}}', '{"cem/'])
+def test_a_damaged_file_is_said_before_anything_is_trained(text, tmp_path, capsys):
+    (tmp_path / "scores.json").write_text(text)
+    with pytest.raises(SystemExit):
+        scores.main([NAME, "--out", str(tmp_path), "--run-dir", str(tmp_path / "runs")])
+    assert "scores.json is damaged" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_check_that_could_find_nothing_is_refused(once, tmp_path, capsys):
+    _, out, _ = once
+    with pytest.raises(SystemExit):
+        scores.main(["--check", NAME, "--num-seeds", "2", "--run-dir", str(tmp_path / "check"), "--out", str(out)])
+    assert "2 fresh seeds of cem/SimpleBandit-bsuite against 8 cannot be found lower" in capsys.readouterr().err
 
 
 def test_names_stand_for_benchmarks():

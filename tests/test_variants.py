@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 
 import counting_env
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import ppo, runner, variants
+from rlref import ppo, runner, runs, variants
 from rlref.errors import Stopped, UsageError
 
 BASE = ppo.Config(total_timesteps=48, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,))
@@ -115,6 +116,36 @@ def test_stopped_and_gone_on_with(kept, tmp_path):
         for name, x in kept[1][label].metrics.items():
             if name != "steps_per_second":
                 np.testing.assert_array_equal(run.metrics[name], x)
+
+
+@pytest.mark.parametrize("batch", [[], ["given", "fast"]])
+def test_a_signal_in_a_programs_last_chunk_stops_what_comes_after(batch, tmp_path):
+    class Late(runner.Silent):
+        def progress(self, done, total, *_):
+            if done == total:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    given = {label: VARIANTS[label] for label in batch or ["given", "constant"]}
+    with pytest.raises(Stopped, match="SIGTERM"):
+        train(tmp_path / "stopped", given, display=Late())
+    assert sorted(path.name for path in (tmp_path / "stopped").iterdir()) == ["000", "variants.json"]
+    assert list(train(tmp_path / "stopped", given)) == list(given)
+
+
+def test_a_kill_while_a_folder_is_made_leaves_nothing_in_the_way(kept, tmp_path, monkeypatch):
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_):
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runs, "environment", killed)
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # nothing is tidied up after a kill
+        with pytest.raises(KilledError):
+            train(tmp_path / "run")
+    again = train(tmp_path / "run")
+    np.testing.assert_array_equal(again["given"].scores, kept[1]["given"].scores)
 
 
 def test_what_cannot_be_trained_is_said_before_anything_is(tmp_path):

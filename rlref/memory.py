@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend import core as jax_core
 
 from rlref.errors import UsageError
@@ -18,7 +19,7 @@ class Row(NamedTuple):
     """One row as it was traced, and what it takes."""
 
     update: Callable[[Any, Any, jax.Array], tuple[Any, dict[str, jax.Array]]]
-    """from config, state and step; what was traced, for tracing takes longer than all else before the first update"""
+    """from config, state and step; as it was traced, for that takes nearly a second"""
     state: Any
     """the shapes of its state"""
     names: list[str]
@@ -37,38 +38,50 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent") -> Row:
     """
     config = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.float32), config)
     state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
-    traced = jax.make_jaxpr(lambda c, state, step: make(c).update(state, step), return_shape=True)
-    jaxpr, shapes = traced(config, state, jnp.int32(0))
-    check_update(name, state, shapes)
 
     def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+        returned = make(config).update(state, step)
+        check_update(name, state, returned)
+        return returned
+
+    jaxpr, shapes = jax.make_jaxpr(update, return_shape=True)(config, state, jnp.int32(0))
+
+    def as_traced(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         leaves = jax_core.jaxpr_as_fun(jaxpr)(*jax.tree.leaves((config, state, step)))
         return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
+    # A custom_vmap's function is called again for a batch, when what it closes over must be of that trace.
+    again = "custom_vmap_call" in primitives(jaxpr.jaxpr)
     copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if on_cpu() else 0
-    return Row(update, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), copied)
+    return Row(update if again else as_traced, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), copied)
 
 
 def check_update(name: str, state: Any, returned: Any) -> None:
-    """Raise UsageError unless an update that gets `state` may return this; both are shapes."""
+    """Raise UsageError unless an update that gets `state` may return this."""
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
         raise UsageError(f"the update of {name} must return a pair: the new state, and a dictionary of diagnostics")
     new, diagnostics = returned
     if jax.tree.structure(new) != jax.tree.structure(state):  # type: ignore[operator]
         raise UsageError(f"the update of {name} must return a state of the same structure as init's")
-    pairs = zip(jax.tree.leaves_with_path(state), jax.tree.leaves(new), strict=True)
-    for (path, x), y in pairs:
-        if (x.shape, x.dtype) != (y.shape, y.dtype):
-            leaf = jax.tree_util.keystr(path)
+    for (path, x), y in zip(jax.tree.leaves_with_path(state), jax.tree.leaves(new), strict=True):
+        was, now = jax.typeof(x), jax.typeof(y)
+        if (was.shape, was.dtype) != (now.shape, now.dtype):
             raise UsageError(
-                f"the update of {name} must leave {leaf} of its state as it is: {x.dtype}{[*x.shape]}, and not "
-                f"{y.dtype}{[*y.shape]}"
+                f"the update of {name} must leave {jax.tree_util.keystr(path)} of its state as it is: "
+                f"{was.str_short()}, and not {now.str_short()}"
             )
     for key, x in diagnostics.items():
-        if not isinstance(key, str) or getattr(x, "shape", None) != ():
+        number = isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and np.ndim(x) == 0
+        if not isinstance(key, str) or not number:
             raise UsageError(f"the update of {name} must return one number as the diagnostic {key!r}, by a string")
     if "env_steps" not in diagnostics:
         raise UsageError(f"{name} does not report env_steps, the environment steps so far: its update must")
+
+
+def primitives(jaxpr: Any) -> set[str]:
+    """The names of all operations in a traced program."""
+    subs = [sub for eqn in jaxpr.eqns for sub in jax_core.jaxprs_in_params(eqn.params)]
+    return {eqn.primitive.name for eqn in jaxpr.eqns}.union(*map(primitives, subs))
 
 
 def on_cpu() -> bool:

@@ -490,7 +490,8 @@ def status_of(run: Run) -> str:
     status = str(run.summary.get("status", "unknown"))
     if status == "killed" and run.path and is_held(run.path / "lock"):
         return "being trained"
-    return f"{status} by {run.summary['stopped_by']}" if status == "interrupted" else status
+    by = run.summary.get("stopped_by") if status == "interrupted" else None
+    return f"{status} by {by}" if by else status
 
 
 def is_held(lock: Path) -> bool:

@@ -98,7 +98,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = {
-            "compiling": 0.0,
+            "compiling": 0.0,  # and tracing, and making the run's folder
             "training": 0.0,  # the first state, and waiting for chunks of updates
             "evaluation": 0.0,  # waiting longer, for an evaluation after a chunk
             "checkpoints": 0.0,  # reading and writing them, as far as the training stood still for it
@@ -202,6 +202,7 @@ def train(
     if eval_every > job.agent.num_updates:
         updates = job.agent.num_updates
         raise UsageError(f"eval_every is {eval_every}, more than the {updates} updates of this training")
+    clock = Clock()
     plan = make_plan(job.num_rows, job_bytes(job, path is not None), memory_gb, display)
 
     folder = None
@@ -220,7 +221,7 @@ def train(
                 "sinks": metric_sinks.names(chosen),
             }
             folder = runs.Folder.create(path, job.source, job.code, about)
-    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen))
+    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen), clock=clock)
 
 
 def resume(
@@ -263,6 +264,7 @@ def resume(
         job = jobs.lengthened(job, total_timesteps)
     if checkpoint_every is None:
         checkpoint_every = about["checkpoint_every"]
+    clock = Clock()
     plan = make_plan(job.num_rows, job_bytes(job, True), memory_gb, display, about["rows_per_group"])
     folder, changed = None, []
     with contextlib.ExitStack() as undo:
@@ -294,7 +296,7 @@ def resume(
                     list(command),
                 )
         undo.pop_all()
-    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen))
+    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen), clock=clock)
 
 
 def check_numbers(**options: Any) -> None:
@@ -336,10 +338,12 @@ def run_job(
     display: Display,
     limit: int | None = None,
     sinks: Sequence[Sink] = (),
+    clock: Clock | None = None,
 ) -> Run:
     """Train a job from where its folder is to the end, or for its first `limit` updates.
 
-    `path` is None for a run in memory; in all processes but the first `folder` is None and `sinks` is empty.
+    `path` is None for a run in memory; in all processes but the first `folder` is None and `sinks` is empty. `clock`
+    was started when the job was about to be traced.
     """
     num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: runs.Pieces = {}
@@ -348,7 +352,7 @@ def run_job(
     with contextlib.ExitStack() as stack:
         if folder:
             stack.enter_context(contextlib.closing(folder))
-        clock = Clock()
+        clock = clock or Clock()
         programs = compile_programs(job, plan, display)
         clock.book("compiling")
         stop = stack.enter_context(signals())

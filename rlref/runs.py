@@ -265,7 +265,8 @@ class Folder:
     def create(cls, path: Path, source: Path | None, code: bytes, config: dict[str, Any]) -> "Folder":
         """Make `path`, which must not exist yet, and write everything that is known before training.
 
-        `source` is where the agent's file is, `code` what was in it.
+        `source` is where the agent's file is, `code` what was in it. All at once, under another name first: a kill
+        leaves at most a hidden folder `.NAME-xxxxxxxx`, which may be deleted, and nothing in the run's way.
         """
         made = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
         try:
@@ -279,17 +280,13 @@ class Folder:
                 write_json(made / "environment.json", environment(source))
                 write_json(made / "source" / "config.json", config)
                 write_json(made / "config.json", config)
-            folder = cls(made)
-            try:
-                made.rename(path)  # all at once: a run that is killed before leaves no half of a folder in its way
-            except OSError:
-                folder.close()
-                raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir") from None
+                if path.exists():
+                    raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
+                made.rename(path)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-        folder.path = path
-        return folder
+        return cls(path)
 
     def close(self) -> None:
         self.lock.close()

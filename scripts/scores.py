@@ -226,7 +226,7 @@ def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_see
         raise UsageError(f"no scores of {', '.join(absent)} are committed, to check against")
     for name in names:
         sizes = num_seeds or NUM_SEEDS[BENCHMARKS[name]], len(committed[name]["scores"])
-        worst = mannwhitneyu(np.zeros(sizes[0]), np.arange(1, 1 + sizes[1]), alternative="less").pvalue * len(names)
+        worst = mannwhitneyu(-np.arange(sizes[0]), np.arange(1, 1 + sizes[1]), alternative="less").pvalue * len(names)
         if worst >= LEVEL:
             raise UsageError(
                 f"{sizes[0]} fresh seeds of {name} against {sizes[1]} cannot be found lower: if all were, p would be "

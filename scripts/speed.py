@@ -580,7 +580,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
         bare = [r["bare_steps_per_second"] for r in rows]
         ax.plot(seeds, bare, f"C{number}o:", label=f"{agent.upper()}, its environments alone", alpha=0.6)
     ax.set(xscale="log", yscale="log", xlabel="seeds", ylabel="environment steps per second")
-    machines = {machine for name, machine in results["machine"].items() if name.endswith("/seeds")}
+    machines = {machine.split(", load")[0] for name, machine in results["machine"].items() if name.endswith("/seeds")}
     ax.set_title(f"CartPole-v1, {' and '.join(sorted(machines))}", fontsize=9)
     ax.grid(alpha=0.3)
     ax.legend(fontsize=8)

@@ -130,7 +130,8 @@ def run(whole, tmp_path):
 
 
 @pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
-def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path):
+def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "compile_programs", compile_programs)  # of what each folder says
     train(agent, tmp_path / "whole")
     stopped = train(agent, tmp_path / "run", display=StopAfter(5))
     assert stopped.summary["status"] == "interrupted"

@@ -386,6 +386,15 @@ def test_a_killed_run_whose_lock_is_held_is_being_trained(tmp_path):
     assert report.status_of(run) == "killed"
 
 
+def test_an_interrupted_run_and_its_settings_say_so():
+    run = made(summary={"status": "interrupted", "stopped_by": "SIGINT"})
+    assert report.status_of(run) == "interrupted by SIGINT"
+    run.summary.pop("stopped_by")  # as of one of several settings
+    assert report.status_of(run) == "interrupted"
+    run.summary |= {"status": "finished", "stopped_by": "SIGINT"}
+    assert report.status_of(run) == "finished"
+
+
 def test_time_of_a_resumed_run_is_said_to_be_of_its_last_part(tmp_path):
     run = made(summary={"seconds": {"training": 3.0}}, path=tmp_path)
     about = {"config": {}, "env_params_values": {}}

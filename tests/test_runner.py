@@ -231,12 +231,24 @@ GIVEN = {"env_steps": jnp.float32(0), "loss": jnp.float32(0)}
         ((STATE, GIVEN | {7: jnp.float32(0)}), "one number as the diagnostic 7"),
         ((STATE, GIVEN | {"loss": jnp.zeros(3)}), "one number as the diagnostic 'loss'"),
         ((STATE, GIVEN | {"loss": None}), "one number as the diagnostic 'loss'"),
-        ((STATE, GIVEN), None),
+        ((STATE, GIVEN | {"loss": "low"}), "one number as the diagnostic 'loss'"),
+        ((STATE, GIVEN | {"loss": 1, "clipped": True, "kl": 0.5}), None),
     ],
 )
 def test_an_update_returns_what_can_be_trained_with(returned, message):
+    agent = types.SimpleNamespace(init=lambda key: STATE, update=lambda state, step: returned)
     with contextlib.nullcontext() if message is None else pytest.raises(UsageError, match=message):
-        memory.check_update("mine", STATE, returned)
+        memory.row_of(lambda config: agent, None, "mine")
+
+
+def test_an_update_whose_custom_vmap_closes_over_a_setting_trains():
+    def make(config):
+        slow = jax.custom_batching.sequential_vmap(lambda x: x * config)
+        return types.SimpleNamespace(init=lambda key: config, update=lambda state, step: (slow(state), GIVEN))
+
+    row = memory.row_of(make, np.float32(3))
+    new, _ = jax.jit(jax.vmap(row.update, (None, 0, None)))(jnp.float32(3), jnp.arange(4.0), jnp.int32(0))
+    np.testing.assert_array_equal(new, 3 * np.arange(4.0))
 
 
 def test_batched_settings_must_agree():

@@ -206,6 +206,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
             ax.plot(steps, [stats.iqm(x) for x in curves.T], color=f"C{number}", linewidth=2, label=agent.upper())
             ax.axhline(r["random"], color="0.5", linewidth=0.8, linestyle=":")
         ax.set_xscale("log")
+        ax.xaxis.set_minor_formatter("")  # numbers between powers of ten run into each other
         ax.set_title(env_id, fontsize=10)
         ax.tick_params(labelsize=8)
         ax.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""How much memory training takes, by the traced program, and how much there is."""
+"""A row of training as it is traced: its update, how much memory it takes, and how much there is."""
 
 import collections
 import math

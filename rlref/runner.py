@@ -491,9 +491,7 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
     def init(config: Any, keys: jax.Array) -> Any:
         return jax.vmap(lambda c, key: job.make(c).init(key), (config_axis, 0))(config, keys)
 
-    def update(config: Any, state: Any, step: jax.Array) -> Any:
-        return jax.vmap(job.row.update, (config_axis, 0, None))(config, state, step)
-
+    update = jax.vmap(job.row.update, (config_axis, 0, None))
     state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded, *x.shape), x.dtype), job.row.state)
     names = job.row.names
     rows = plan.padded // plan.mesh.size

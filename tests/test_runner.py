@@ -105,13 +105,13 @@ def test_more_seeds_than_memory_train_in_groups(plain):
 def test_rows_train_in_blocks_as_without(monkeypatch):
     rates = np.geomspace(1e-4, 1e-2, 8)  # a row each, two to a device
     config = dataclasses.replace(SMALL, learning_rate=rates)
-    whole = train(config, num_seeds=1)
+    whole = train(config, num_seeds=1, eval_every=5)
     monkeypatch.setattr(runner, "rows_at_once", lambda job, rows: 1)
-    blocks = train(config, num_seeds=1)
+    blocks = train(config, num_seeds=1, eval_every=5)
     for name in set(whole.metrics) - {"steps_per_second"}:
         a, b = whole.metrics[name][:, 0], blocks.metrics[name][:, 0]
         np.testing.assert_allclose(b[:, :2], a[:, :2], rtol=1e-4, atol=1e-5, err_msg=name)
-    for name in ("env_steps", "episodes", "return_mean"):
+    for name in ("env_steps", "episodes", "return_mean", "eval_length_greedy"):
         np.testing.assert_array_equal(blocks.metrics[name], whole.metrics[name], err_msg=name)
     annealed = rates[:, None] * (1 - np.arange(10) / 10)
     np.testing.assert_allclose(blocks.metrics["learning_rate"][:, 0], annealed, rtol=1e-5)

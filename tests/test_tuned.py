@@ -77,6 +77,7 @@ def test_a_budget_replaces_the_generations(trained, capsys):
     ("written", "message"),
     [
         (["--env-id"], "Missing value for argument '--env-id"),
+        (["--env-id", "-x"], "Missing value for argument '--env-id"),
         (["--env-id", "Acrobot-v1", "--defaults=True"], "there is no option 'True'"),
     ],
 )

@@ -118,14 +118,14 @@ def test_stopped_and_gone_on_with(kept, tmp_path):
                 np.testing.assert_array_equal(run.metrics[name], x)
 
 
-@pytest.mark.parametrize("batch", [[], ["given", "fast"]])
-def test_a_signal_in_a_programs_last_chunk_stops_what_comes_after(batch, tmp_path):
+@pytest.mark.parametrize("labels", [["given", "constant"], ["given", "fast"]])
+def test_a_signal_in_a_programs_last_chunk_stops_what_comes_after(labels, tmp_path):
     class Late(runner.Silent):
         def progress(self, done, total, *_):
             if done == total:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    given = {label: VARIANTS[label] for label in batch or ["given", "constant"]}
+    given = {label: VARIANTS[label] for label in labels}
     with pytest.raises(Stopped, match="SIGTERM"):
         train(tmp_path / "stopped", given, display=Late())
     assert sorted(path.name for path in (tmp_path / "stopped").iterdir()) == ["000", "variants.json"]

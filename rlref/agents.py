@@ -1,5 +1,6 @@
 """Finding the module of an agent, by name or by file, and checking it against the agent contract."""
 
+import ast
 import dataclasses
 import importlib
 import importlib.util
@@ -8,6 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 from rlref.errors import UsageError, nearest
 
@@ -78,3 +80,49 @@ def line_of(error: Exception, path: str | Path | None) -> int | None:
     here = Path(path).resolve()
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == here]
     return frames[-1].lineno if frames else None
+
+
+def where_raised(error: Exception, path: str | Path | None) -> str:
+    """The place in the file `path` that `error` came from, as "line 7", with the diagnostic under way if it was one.
+
+    That is the entry of a dictionary that the line stands in, or that a loop over names has come to. '' if the error
+    came from elsewhere.
+    """
+    line = line_of(error, path)
+    if path is None or line is None:
+        return ""
+    here, entries = Path(path).resolve(), entries_of(path)
+    frames = traceback.extract_tb(error.__traceback__)
+    for summary, (frame, _) in reversed(list(zip(frames, traceback.walk_tb(error.__traceback__), strict=True))):
+        if Path(summary.filename).resolve() != here:
+            continue
+        place = summary.lineno or 0, summary.colno or 0
+        around = [e for e in entries if e.begins <= place <= e.ends]
+        named = [e for e in entries if e.name == frame.f_locals.get("name")]
+        if found := max(around, default=None) or max(named, default=None):
+            return f"line {found.begins[0] if found in named else line}, the diagnostic {found.name!r}"
+    return f"line {line}"
+
+
+class Entry(NamedTuple):
+    """Where a file gives a value a name: `"name": value` in a dictionary, or `x["name"] = value`."""
+
+    begins: tuple[int, int]
+    """line and column of the value"""
+    ends: tuple[int, int]
+    name: str
+
+
+def entries_of(path: str | Path) -> list[Entry]:
+    """All such places in a file."""
+    pairs: list[tuple[ast.expr | None, ast.expr]] = []
+    for node in ast.walk(ast.parse(Path(path).read_bytes())):
+        if isinstance(node, ast.Dict):
+            pairs += zip(node.keys, node.values, strict=True)
+        elif isinstance(node, ast.Assign):
+            pairs += [(target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript)]
+    return [
+        Entry((x.lineno, x.col_offset), (x.end_lineno or x.lineno, x.end_col_offset or 0), key.value)
+        for key, x in pairs
+        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    ]

@@ -4,102 +4,89 @@
     python cem.py        this file copied elsewhere, without rlref: 4 seeds, prints the last generation
     jax.jit(jax.vmap(cem.train, in_axes=(None, 0)))(cem.Config(), keys)        many seeds, from Python
 
-Expected: `rlref train cem` ends on CartPole-v1 at a mean return of at least 499, IQM over 32 seeds; rlref's README has
-the table.
+Expected: `rlref train cem` ends on CartPole-v1 at an IQM of at least 499 over 32 seeds, as rlref's README shows.
 
 A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
 let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
 2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
 
-Every function is written for ONE seed; batching over seeds is the caller's `vmap`. No agent file imports another, so
-that each can be copied; what they repeat is the price of that.
+Read `update`, `rollout`, `elites`, `refit`: that is CEM, 69 lines. To edit a copy: a policy in `act` and `make`, a
+metric in `diagnose`, a setting in `Config`. Every function is written for ONE seed; batching over seeds is the caller's
+`vmap`. What agent files repeat is the price of copying one alone.
 
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
 `F` features, `B` observations.
 """
 
+from __future__ import annotations
+
 import itertools
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma
 
 MIN_VARIANCE = 1e-12  # of a parameter: where candidates have become alike; at 0 no KL is defined
 ELITES_TRIED = 4  # drawn from a generation's elites, whose return on fresh keys shows the selection bias
+Metrics = dict[str, Array]
 
 
-def static(default: Any) -> Any:
-    """A setting that shapes the program. Float settings are leaves instead: they can be traced, and vmapped."""
-    return flax.struct.field(pytree_node=False, default=default)
+# ---- Settings and types ----------------------------------------------------------------------------------------------
+def static(default: Any, interval: str = "[1, inf)") -> Any:
+    """A setting that shapes the program; its whole numbers are within `interval`."""
+    return flax.struct.field(pytree_node=False, default=default, metadata={"interval": interval})
+
+
+def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = ()) -> Any:
+    """A float, traced, so that it can be vmapped. `rlref sweep` draws it from `search`: lowest, highest, scale."""
+    return flax.struct.field(default=default, metadata={"interval": interval, "search": search})
 
 
 @flax.struct.dataclass
 class Config:
     """Settings of CEM."""
 
-    env_id: str = static("CartPole-v1")
-    """environment: a gymnax id, or package.module:make_env"""
-    num_generations: int = static(15)
-    """generations of one seed"""
-    population_size: int = static(64)
-    """candidates drawn in a generation"""
-    elite_fraction: float = 0.125
-    """share of the population, rounded to whole candidates, that the Gaussian is refitted to: at least 2"""
-    num_rollouts: int = static(4)
-    """episodes of each candidate in a generation; all candidates meet the same random numbers"""
-    num_eval_rollouts: int = static(16)
-    """episodes of the new mean, and of some elites, after each generation on fresh keys; not in env_steps"""
+    env_id: str = static("CartPole-v1")  # environment: a gymnax id, or package.module:make_env
+    num_generations: int = static(15)  # generations of one seed
+    population_size: int = static(64, "[2, inf)")  # candidates drawn in a generation
+    elite_fraction: float = leaf(0.125, "(0, 1]", (0.03, 0.5, "log"))  # of candidates, refitted to; at least 2 of them
+    num_rollouts: int = static(4)  # episodes of each candidate in a generation; all meet the same random numbers
+    num_eval_rollouts: int = static(16)  # episodes of the new mean, and of some elites, on fresh keys; not in env_steps
+    # steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it (evaluations by
+    # rlref's runner play on to that)
     max_episode_steps: int | None = static(None)
-    """steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it (evaluations by
-    rlref's runner play on to that)"""
-    init_variance: float = 1.0
-    """variance of every parameter at the start; their mean is 0"""
-    extra_variance: float = 0.25
-    """added to every parameter's variance after the first generation, and linearly less from then on"""
-    extra_variance_fraction: float = 0.5
-    """share of num_generations over which it falls to 0"""
-    smoothing: float = 0.0
-    """share of the old mean and variance, extra variance included, that a generation keeps: 1 - alpha of de Boer et al.
-    2005"""
-    hidden_sizes: tuple[int, ...] = static(())
-    """units of each hidden layer; none: a linear policy"""
-    activation: Literal["tanh", "relu"] = static("tanh")
-    """activation of the hidden layers"""
-
-
-class Agent(NamedTuple):
-    """What `make` returns: all that the runner, the probes and the scripts use."""
-
-    init: Callable[[jax.Array], "State"]  # key -> state of one seed
-    # state, step (int32 index of this generation, never batched over seeds) -> state, diagnostics (float32 scalars)
-    update: Callable[["State", jax.Array], tuple["State", dict[str, jax.Array]]]
-    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: its action, flat, and as many zeros
-    policy: Callable[["State", jax.Array], Any]
-    value: Callable[["State", jax.Array], jax.Array] | None  # None: there are no values
-    num_updates: int  # generations
-    steps_per_update: int  # environment steps of one generation's candidates, at most: episodes may end early
+    init_variance: float = leaf(1.0, f"[{MIN_VARIANCE:g}, inf)", (0.01, 100.0, "log"))  # of every parameter; mean 0
+    # added to every parameter's variance after the first generation, and linearly less from then on
+    extra_variance: float = leaf(0.25, "[0, inf)", (0.001, 10.0, "log"))
+    extra_variance_fraction: float = leaf(0.5, "(0, 1]", (0.1, 1.0, "linear"))  # of generations, until it is 0
+    # share of the old mean and variance (extra variance included) that is kept: 1 - alpha of de Boer et al. 2005
+    smoothing: float = leaf(0.0, "[0, 1)", (0.0, 0.9, "linear"))
+    hidden_sizes: tuple[int, ...] = static(())  # units of each hidden layer; none: a linear policy
+    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers
 
 
 @flax.struct.dataclass
 class State:
     """Everything needed to go on training one seed: the Gaussian that the next candidates are drawn from."""
 
-    mean: jax.Array  # [D]
-    variance: jax.Array  # [D], the extra variance included
-    key: jax.Array
-    env_steps: jax.Array  # int32, of all candidates so far
+    mean: Array  # [D]
+    variance: Array  # [D], the extra variance included
+    key: Array
+    env_steps: Array  # int32, of all candidates so far
 
 
 class Task(NamedTuple):
-    """What the functions below need and training never changes."""
+    """What training never changes. Every function below takes it, none closes over it: so each can be used alone."""
 
     config: Config
     env: Any
@@ -108,102 +95,66 @@ class Task(NamedTuple):
     action_space: Any
     max_steps: int  # of an episode
     num_params: int
-    unflatten: Callable[[jax.Array], list[tuple[jax.Array, jax.Array]]]  # [D] -> kernel [n, m] and bias [m] per layer
+    unflatten: Callable[[Array], list[tuple[Array, Array]]]  # [D] -> kernel [n, m] and bias [m] per layer
 
 
-def is_discrete(space: Any) -> bool:
-    return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
+class Agent(NamedTuple):
+    """What `make` returns, and all that the runner, the probes and the scripts use: functions bound to their `Task`."""
+
+    init: Callable[[Array], State]  # key -> state of one seed
+    update: Callable[[State, Array], tuple[State, Metrics]]  # step: int32, never batched -> float32 scalars
+    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: its action, flat, and as many zeros
+    policy: Callable[[State, Array], Any]
+    value: Callable[[State, Array], Array] | None  # None: there are no values
+    num_updates: int  # generations
+    steps_per_update: int  # environment steps of one generation's candidates, at most: episodes may end early
 
 
-def features(obs: jax.Array, space: Any) -> jax.Array:
-    """Raw observations `[B, ...]` as float32 `[B, F]`: one-hot if Discrete, else flat; byte images from 0 to 1."""
-    if is_discrete(space):
-        return jax.nn.one_hot(obs, space.n)
-    scale = 255 if obs.dtype == jnp.uint8 and len(space.shape) == 3 else 1
-    return obs.reshape(obs.shape[0], -1).astype(jnp.float32) / scale
+# ---- Training --------------------------------------------------------------------------------------------------------
+def train(config: Config, key: Array, env: Any = None, env_params: Any = None) -> tuple[State, Metrics]:
+    """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_generations]`."""
+    agent = make(config, env, env_params)
+    # The training loop, compiled: for step in range(num_updates): state, diagnostics = update(state, step)
+    return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
 
 
-def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """`[B, n] -> [B, m]`."""
-    if len(kernel) > 32:
-        return x @ kernel + bias
-    # The same, but fused with what is around it: batched over candidates, products of tiny matrices cost a CPU more
-    # than the environment's step does.
-    return sum((x[:, i, None] * row for i, row in enumerate(kernel)), bias)
+def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
+    """The agent for `env`, of gymnax >= 1.0, or for `config.env_id`. Raises ValueError for what cannot train."""
+    if env is None:
+        import gymnax
+
+        env, _ = gymnax.make(config.env_id)
+    env_params = env.default_params if env_params is None else env_params
+    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
+    limit: Any = config.max_episode_steps
+    limit = getattr(env_params, "max_steps_in_episode", None) if limit is None else limit
+    check(config, obs_space, action_space, limit)
+    num_inputs = obs_space.n if is_discrete(obs_space) else math.prod(obs_space.shape)
+    num_outputs = action_space.n if is_discrete(action_space) else math.prod(action_space.shape)
+    sizes = (num_inputs, *config.hidden_sizes, num_outputs)
+    layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes)]
+    flat, unflatten = ravel_pytree(layers)
+    task = Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)
+    steps_per_update = config.population_size * config.num_rollouts * task.max_steps
+
+    def policy(state: State, obs: Array) -> Any:
+        action = act(task, state.mean, obs[None])[0]
+        if is_discrete(action_space):
+            return jax.nn.one_hot(action, action_space.n)
+        action = action.astype(jnp.float32).reshape(-1)
+        return action, jnp.zeros_like(action)
+
+    return Agent(partial(init, task), partial(update, task), policy, None, config.num_generations, steps_per_update)
 
 
-def act(task: Task, params: jax.Array, obs: jax.Array) -> jax.Array:
-    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: of the largest output; or tanh."""
-    x = features(obs, task.obs_space)
-    *hidden, head = task.unflatten(params)
-    activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
-    for kernel, bias in hidden:
-        x = activation(dense(x, kernel, bias))
-    outputs, space = dense(x, *head), task.action_space
-    if is_discrete(space):
-        return outputs.argmax(axis=-1).astype(jnp.int32)
-    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
-    squashed = jnp.tanh(outputs).reshape(-1, *space.shape)
-    if jnp.issubdtype(space.dtype, jnp.integer):  # every whole number has the same share
-        actions = jnp.floor(low + (high - low + 1) / 2 * (squashed + 1))
-    else:
-        actions = (high + low) / 2 + (high - low) / 2 * squashed
-    return jnp.clip(actions, low, high).astype(space.dtype)  # tanh is 1 from 9 on: a whole number would be high + 1
+def init(task: Task, key: Array) -> State:
+    """The first Gaussian of one seed."""
+    variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
 
 
-def rollout(task: Task, candidates: jax.Array, keys: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One episode of each candidate `[P, D]` on each key `[K]`.
-
-    Returns, each `[P, K]`: undiscounted return and length up to the first ending, and whether there was one within
-    `max_steps`. Candidates share the keys (common random numbers), so that the luck of a draw is the same for all.
-
-    Where people go wrong: environments reset themselves, so a step after the ending pays the next episode's reward.
-    """
-    key_of = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-    # Over rollouts, then over candidates, which have the keys in common.
-    env_step = jax.vmap(jax.vmap(task.env.step, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, None))
-    keys_reset = key_of(keys, task.max_steps)  # a number that no step has
-    start = jax.vmap(task.env.reset, in_axes=(0, None))(keys_reset, task.env_params)
-    obs, env_state = jax.vmap(lambda _: start)(candidates)
-
-    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        t, obs, env_state, alive, total, length = carry
-        action = jax.vmap(partial(act, task))(candidates, obs)
-        obs, env_state, reward, terminated, truncated, _ = env_step(key_of(keys, t), env_state, action, task.env_params)
-        # A mask beside the early exit: the loop goes on until the last episode of all has ended.
-        total += jnp.where(alive, reward.astype(jnp.float32), 0.0)
-        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive
-
-    shape = len(candidates), len(keys)
-    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
-    carry = jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), step, carry)
-    *_, alive, total, length = carry
-    return total, length, ~alive
-
-
-def elites(score: jax.Array, num_elites: Any) -> jax.Array:
-    """Which of the candidates are among the best, by scores `[P]`: bool `[P]`. NaN is worse than any score."""
-    order = jnp.argsort(-score)  # order[i] is the candidate in place i, not the place of candidate i
-    return jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)
-
-
-def refit(candidates: jax.Array, elite: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The elites' mean and variance `[D]`, by maximum likelihood: the sum of squares over k, not k - 1."""
-    mean = candidates.mean(axis=0, where=elite[:, None])
-    variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
-    return mean, jnp.maximum(variance, MIN_VARIANCE)
-
-
-def extra_variance_at(config: Config, generation: Any) -> jax.Array:
-    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0), from 100 on).
-
-    Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
-    """
-    last = config.extra_variance_fraction * config.num_generations
-    return config.extra_variance * jnp.maximum(1 - generation / last, 0.0)
-
-
-def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+# ---- The algorithm ---------------------------------------------------------------------------------------------------
+def update(task: Task, state: State, step: Array) -> tuple[State, Metrics]:
     """One generation."""
     config = task.config
     key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)
@@ -237,59 +188,104 @@ def update(task: Task, state: State, step: jax.Array) -> tuple[State, dict[str, 
     return new, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
 
 
-def summary(name: str, x: jax.Array) -> dict[str, jax.Array]:
-    """Mean, standard deviation, minimum and maximum of `x`."""
-    return {f"{name}_mean": x.mean(), f"{name}_std": x.std(), f"{name}_min": x.min(), f"{name}_max": x.max()}
+def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, Array]:
+    """One episode of each candidate `[P, D]` on each key `[K]`.
 
+    Returns, each `[P, K]`: undiscounted return and length up to the first ending, and whether there was one within
+    `max_steps`. Candidates share the keys (common random numbers), so that the luck of a draw is the same for all.
 
-def gaussian_entropy(variance: jax.Array) -> jax.Array:
-    """Differential entropy in nats of a Gaussian with independent dimensions `[D]`."""
-    return 0.5 * jnp.log(2 * math.pi * math.e * variance).sum()
-
-
-def gaussian_kl(
-    mean: jax.Array, variance: jax.Array, old_mean: jax.Array, old_variance: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """KL(new, old) in nats of such Gaussians, in two terms: what the means cause, and what the variances cause."""
-    ratio = variance / old_variance
-    return 0.5 * ((mean - old_mean) ** 2 / old_variance).sum(), 0.5 * (ratio - 1 - jnp.log(ratio)).sum()
-
-
-def kl_floor(num_elites: Any, num_params: int) -> jax.Array:
-    """Expected KL(refit, old) in nats if elites are chosen at random: what a generation changes by chance alone.
-
-    The mean of k draws is off by 1/k variances, and k / variance times their variance is chi-squared with k - 1 degrees
-    of freedom, whose logarithm has the mean digamma((k - 1) / 2) + log 2.
+    Where people go wrong: environments reset themselves, so a step after the ending pays the next episode's reward.
     """
-    return -0.5 * num_params * (digamma((num_elites - 1) / 2) + jnp.log(2 / num_elites))
+    key_of = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    # Over rollouts, then over candidates, which have the keys in common.
+    env_step = jax.vmap(jax.vmap(task.env.step, in_axes=(0, 0, 0, None)), in_axes=(None, 0, 0, None))
+    keys_reset = key_of(keys, task.max_steps)  # a number that no step has
+    start = jax.vmap(task.env.reset, in_axes=(0, None))(keys_reset, task.env_params)
+    obs, env_state = jax.vmap(lambda _: start)(candidates)
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        t, obs, env_state, alive, total, length = carry
+        action = jax.vmap(partial(act, task))(candidates, obs)
+        obs, env_state, reward, terminated, truncated, _ = env_step(key_of(keys, t), env_state, action, task.env_params)
+        # A mask beside the early exit: the loop goes on until the last episode of all has ended.
+        total += jnp.where(alive, reward.astype(jnp.float32), 0.0)
+        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive
+
+    shape = len(candidates), len(keys)
+    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
+    carry = jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), step, carry)
+    *_, alive, total, length = carry
+    return total, length, ~alive
 
 
-def explained_variance(returns: jax.Array) -> jax.Array:
-    """Share of the variance of candidates' mean returns that is theirs, and not that of their `K` rollouts; `[P, K]`.
+def elites(score: Array, num_elites: Any) -> Array:
+    """Which of the candidates are among the best, by scores `[P]`: bool `[P]`. NaN is worse than any score."""
+    order = jnp.argsort(-score)  # order[i] is the candidate in place i, not the place of candidate i
+    return jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)
 
-    Two-way analysis of variance, candidates x keys: what a key is worth to all candidates alike is no noise under
-    common random numbers. NaN for K = 1, and where the means do not vary by more than float32 rounding.
+
+def refit(candidates: Array, elite: Array) -> tuple[Array, Array]:
+    """The elites' mean and variance `[D]`, by maximum likelihood: the sum of squares over k, not k - 1."""
+    mean = candidates.mean(axis=0, where=elite[:, None])
+    variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
+    return mean, jnp.maximum(variance, MIN_VARIANCE)
+
+
+def extra_variance_at(config: Config, generation: Any) -> Array:
+    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0), from 100 on).
+
+    Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
     """
-    size, rollouts = returns.shape
-    if rollouts == 1:
-        return jnp.float32(jnp.nan)
-    of_candidate, of_key = returns.mean(axis=1, keepdims=True), returns.mean(axis=0, keepdims=True)
-    residual = returns - of_candidate - of_key + returns.mean()
-    mean_square = (residual**2).sum() / ((size - 1) * (rollouts - 1))
-    variance = of_candidate.var(ddof=1)
-    varies = variance > (1e-6 * jnp.abs(of_candidate).max()) ** 2
-    return jnp.where(varies, 1 - mean_square / rollouts / variance, jnp.nan)
+    last = config.extra_variance_fraction * config.num_generations
+    return config.extra_variance * jnp.maximum(1 - generation / last, 0.0)
 
 
+# ---- Policy ----------------------------------------------------------------------------------------------------------
+def act(task: Task, params: Array, obs: Array) -> Array:
+    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: of the largest output; or tanh."""
+    x = features(obs, task.obs_space)
+    *hidden, head = task.unflatten(params)
+    activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
+    for kernel, bias in hidden:
+        x = activation(dense(x, kernel, bias))
+    outputs, space = dense(x, *head), task.action_space
+    if is_discrete(space):
+        return outputs.argmax(axis=-1).astype(jnp.int32)
+    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
+    squashed = jnp.tanh(outputs).reshape(-1, *space.shape)
+    if jnp.issubdtype(space.dtype, jnp.integer):  # every whole number has the same share
+        actions = jnp.floor(low + (high - low + 1) / 2 * (squashed + 1))
+    else:
+        actions = (high + low) / 2 + (high - low) / 2 * squashed
+    return jnp.clip(actions, low, high).astype(space.dtype)  # tanh is 1 from 9 on: a whole number would be high + 1
+
+
+def dense(x: Array, kernel: Array, bias: Array) -> Array:
+    """`[B, n] -> [B, m]`."""
+    if len(kernel) > 32:
+        return x @ kernel + bias
+    # The same, but fused with what is around it: batched over candidates, products of tiny matrices cost a CPU more
+    # than the environment's step does.
+    return sum((x[:, i, None] * row for i, row in enumerate(kernel)), bias)
+
+
+def is_discrete(space: Any) -> bool:
+    return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
+
+
+def features(obs: Array, space: Any) -> Array:
+    """Raw observations `[B, ...]` as float32 `[B, F]`: one-hot if Discrete, else flat; byte images from 0 to 1."""
+    if is_discrete(space):
+        return jax.nn.one_hot(obs, space.n)
+    scale = 255 if obs.dtype == jnp.uint8 and len(space.shape) == 3 else 1
+    return obs.reshape(obs.shape[0], -1).astype(jnp.float32) / scale
+
+
+# ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------
 def diagnose(
-    old: State,
-    new: State,
-    fitted: tuple[jax.Array, jax.Array],
-    returns: jax.Array,
-    lengths: jax.Array,
-    elite: jax.Array,
-) -> dict[str, jax.Array]:
-    """What happened in this generation. rlref/metrics.py defines each name.
+    old: State, new: State, fitted: tuple[Array, Array], returns: Array, lengths: Array, elite: Array
+) -> dict[str, Any]:
+    """What happened in this generation, in scalars.
 
     `old` drew the candidates, `fitted` is the mean and variance of the elites alone, and `new` is what came of it;
     `returns` and `lengths` are `[P, K]`, `elite` `[P]`.
@@ -299,8 +295,9 @@ def diagnose(
     of_mean, of_variance = gaussian_kl(new.mean, new.variance, old.mean, old.variance)
     refit_kl = jnp.add(*gaussian_kl(*fitted, old.mean, old.variance))
     floor = kl_floor(elite.sum(), num_params)
-    result: dict[str, Any] = summary("return", score) | summary("length", lengths.mean(axis=1))
-    result |= {
+    return {
+        **summary("return", score),
+        **summary("length", lengths.mean(axis=1)),
         "return_count": len(score),
         "entropy": entropy,
         "relative_entropy": entropy / num_params,
@@ -317,129 +314,111 @@ def diagnose(
         "std_mean": std.mean(),
         "nonfinite": ~jnp.isfinite(jnp.stack([returns.sum(), new.mean.sum(), new.variance.sum()])).all(),
     }
-    return result
 
 
-def init(task: Task, key: jax.Array) -> State:
-    """The first Gaussian of one seed."""
-    variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
-    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+def summary(name: str, x: Array) -> Metrics:
+    """Mean, standard deviation, minimum and maximum of `x`."""
+    return {f"{name}_mean": x.mean(), f"{name}_std": x.std(), f"{name}_min": x.min(), f"{name}_max": x.max()}
 
 
-def check(config: Config) -> None:
-    """Raise ValueError, in one line, for settings that cannot train. Traced floats cannot be looked at, and are not."""
-
-    def require(ok: Any, name: str, rule: str) -> None:
-        if not ok:
-            raise ValueError(f"{name} is {getattr(config, name)!r}; it must be {rule}")
-
-    def whole(x: Any) -> bool:
-        return isinstance(x, int | np.integer) and not isinstance(x, bool) and bool(x >= 1)
-
-    for name in ("num_generations", "num_rollouts", "num_eval_rollouts"):
-        require(whole(getattr(config, name)), name, "a whole number of at least 1")
-    size = config.population_size
-    require(whole(size) and size >= 2, "population_size", "a whole number of at least 2")
-    limit, sizes = config.max_episode_steps, config.hidden_sizes
-    require(limit is None or whole(limit), "max_episode_steps", "a whole number of at least 1, or None")
-    good = isinstance(sizes, tuple) and all(map(whole, sizes))
-    require(good, "hidden_sizes", "a tuple of whole numbers of at least 1")
-    require(config.activation in ("tanh", "relu"), "activation", "'tanh' or 'relu'")
-    finite, above_0 = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-    below_1 = float(np.nextafter(np.float32(1), np.float32(0)))
-    bounds = {
-        "elite_fraction": (above_0, 1.0, "a number above 0, to 1"),
-        "init_variance": (MIN_VARIANCE, finite, f"a finite number of at least {MIN_VARIANCE:g}"),
-        "extra_variance": (0.0, finite, "a finite number of at least 0"),
-        "extra_variance_fraction": (above_0, 1.0, "a number above 0, to 1"),
-        "smoothing": (0.0, below_1, "a number from 0 to below 1"),
-    }
-    for name, (low, high, rule) in bounds.items():
-        value = getattr(config, name)
-        if isinstance(value, jax.core.Tracer):
-            continue
-        x = np.asarray(value)
-        require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
-    fraction: Any = config.elite_fraction
-    if not isinstance(fraction, jax.core.Tracer):
-        rule = f"enough for 2 elites of population_size {size}, such as {2 / size:.3g}: one alone has no variance"
-        least = np.round(np.float32(fraction) * size).min()
-        require(least >= 2, "elite_fraction", rule)
+def gaussian_entropy(variance: Array) -> Array:
+    """Differential entropy in nats of a Gaussian with independent dimensions `[D]`."""
+    return 0.5 * jnp.log(2 * math.pi * math.e * variance).sum()
 
 
-def make_task(config: Config, env: Any, env_params: Any) -> Task:
-    """The policy's layers for an environment's spaces, and the length of its episodes. Raises ValueError, as `make`."""
-    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
-    limit: Any = config.max_episode_steps
-    if limit is None:
-        limit = getattr(env_params, "max_steps_in_episode", None)
-        known = not (limit is None or isinstance(limit, jax.core.Tracer)) and np.ndim(limit) == 0
-        if not known or not 1 <= np.asarray(limit) < np.inf:
-            raise ValueError(
-                f"{config.env_id} has no episode end that is known beforehand, its max_steps_in_episode is {limit}; "
-                "give max_episode_steps"
-            )
-    num_inputs = obs_space.n if is_discrete(obs_space) else math.prod(obs_space.shape)
-    num_outputs = action_space.n if is_discrete(action_space) else math.prod(action_space.shape)
-    sizes = (num_inputs, *config.hidden_sizes, num_outputs)
-    layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes)]
-    flat, unflatten = ravel_pytree(layers)
-    return Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)
+def gaussian_kl(mean: Array, variance: Array, old_mean: Array, old_variance: Array) -> tuple[Array, Array]:
+    """KL(new, old) in nats of such Gaussians, in two terms: what the means cause, and what the variances cause."""
+    ratio = variance / old_variance
+    return 0.5 * ((mean - old_mean) ** 2 / old_variance).sum(), 0.5 * (ratio - 1 - jnp.log(ratio)).sum()
 
 
-def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
-    """Build the agent for an environment of gymnax >= 1.0; without `env`, for the gymnax id in `config.env_id`.
+def kl_floor(num_elites: Any, num_params: int) -> Array:
+    """Expected KL(refit, old) in nats if elites are chosen at random: what a generation changes by chance alone.
 
-    Raises ValueError, in one line, for settings, spaces or episodes without an end that cannot train.
+    The mean of k draws is off by 1/k variances, and k / variance times their variance is chi-squared with k - 1 degrees
+    of freedom, whose logarithm has the mean digamma((k - 1) / 2) + log 2.
     """
-    check(config)
-    if env is None:
-        import gymnax
+    return -0.5 * num_params * (digamma((num_elites - 1) / 2) + jnp.log(2 / num_elites))
 
-        env, _ = gymnax.make(config.env_id)
-    env_params = env.default_params if env_params is None else env_params
-    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
+
+def explained_variance(returns: Array) -> Array:
+    """Share of the variance of candidates' mean returns that is theirs, and not that of their `K` rollouts; `[P, K]`.
+
+    Two-way analysis of variance, candidates x keys: what a key is worth to all candidates alike is no noise under
+    common random numbers. NaN for K = 1, and where the means do not vary by more than float32 rounding.
+    """
+    size, rollouts = returns.shape
+    if rollouts == 1:
+        return jnp.float32(jnp.nan)
+    of_candidate, of_key = returns.mean(axis=1, keepdims=True), returns.mean(axis=0, keepdims=True)
+    residual = returns - of_candidate - of_key + returns.mean()
+    mean_square = (residual**2).sum() / ((size - 1) * (rollouts - 1))
+    variance = of_candidate.var(ddof=1)
+    varies = variance > (1e-6 * jnp.abs(of_candidate).max()) ** 2
+    return jnp.where(varies, 1 - mean_square / rollouts / variance, jnp.nan)
+
+
+# ---- Checks ----------------------------------------------------------------------------------------------------------
+def check(config: Config, obs_space: Any, action_space: Any, limit: Any) -> None:
+    """Raise ValueError, in one line, for settings, spaces or a length of episodes that cannot train."""
+    check_settings(config)
+    name, size = config.env_id, config.population_size
+    fraction: Any = config.elite_fraction
+    if not isinstance(fraction, jax.core.Tracer) and np.round(np.float32(fraction) * size).min() < 2:
+        rule = f"enough for 2 elites of population_size {size}, such as {2 / size:.3g}: one alone has no variance"
+        raise ValueError(f"elite_fraction is {fraction!r}; it must be {rule}")
     for what, space in (("observation", obs_space), ("action", action_space)):
         if not is_discrete(space) and not hasattr(space, "low"):
-            raise ValueError(f"{config.env_id} has the {what} space {space}; CEM takes Discrete or Box")
+            raise ValueError(f"{name} has the {what} space {space}; CEM takes Discrete or Box")
     if not is_discrete(action_space):
-        bounds = [np.asarray(x, np.float64) for x in (action_space.low, action_space.high)]
-        if not (bounds[1] - bounds[0] < np.finfo(np.float32).max).all():  # nor where one is infinite
-            raise ValueError(
-                f"{config.env_id} has actions without usable bounds, {action_space}; CEM needs bounds to scale to"
-            )
-    task = make_task(config, env, env_params)
-    steps_per_update = config.population_size * config.num_rollouts * task.max_steps
-    if steps_per_update * config.num_generations >= 2**31:
-        raise ValueError(
-            f"num_generations {config.num_generations} x population_size {config.population_size} x num_rollouts "
-            f"{config.num_rollouts} x {task.max_steps} steps of an episode must be below 2^31"
-        )
-
-    def policy(state: State, obs: jax.Array) -> Any:
-        action = act(task, state.mean, obs[None])[0]
-        if is_discrete(action_space):
-            return jax.nn.one_hot(action, action_space.n)
-        action = action.astype(jnp.float32).reshape(-1)
-        return action, jnp.zeros_like(action)
-
-    return Agent(partial(init, task), partial(update, task), policy, None, config.num_generations, steps_per_update)
+        low, high = (np.asarray(x, np.float64) for x in (action_space.low, action_space.high))
+        if not (high - low < np.finfo(np.float32).max).all():  # nor where one is infinite
+            raise ValueError(f"{name} has actions without usable bounds, {action_space}; CEM needs bounds to scale to")
+    known = not (limit is None or isinstance(limit, jax.core.Tracer)) and np.ndim(limit) == 0
+    if not known or not 1 <= np.asarray(limit) < np.inf:
+        unknown = f"no episode end that is known beforehand, its max_steps_in_episode is {limit}"
+        raise ValueError(f"{name} has {unknown}; give max_episode_steps")
+    counts = {"num_generations": config.num_generations, "population_size": size, "num_rollouts": config.num_rollouts}
+    if math.prod(counts.values()) * int(limit) >= 2**31:
+        product = " x ".join(f"{name} {count}" for name, count in counts.items())
+        raise ValueError(f"{product} x {int(limit)} steps of an episode must be below 2^31")
 
 
-def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = None) -> tuple[State, dict[str, Any]]:
-    """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_generations]`."""
-    agent = make(config, env, env_params)
-    return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
+def check_settings(config: Any) -> None:
+    """Raise ValueError, in one line, for a setting of another type than its own, or outside its interval."""
+
+    def allowed(x: Any, hint: Any) -> Any:
+        kinds = get_args(hint)
+        if get_origin(hint) is Literal:
+            return x in kinds
+        if type(None) in kinds:
+            return x is None or allowed(x, kinds[0])
+        if get_origin(hint) is tuple:
+            kinds = kinds[:1] * len(x) if isinstance(x, tuple) and ... in kinds else kinds
+            return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
+        if hint not in (int, float):
+            return hint not in (bool, str) or isinstance(x, hint)
+        y = np.asarray(x)  # a setting that is a leaf may have a number for each row
+        at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
+        return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
+
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
+        low, high = map(float, interval[1:-1].split(","))
+        if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
+            within = f" in {interval}" * ("int" in field.type or "float" in field.type)
+            raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 
 def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, State]:
     """What `rlref export` wrote: the agent, and a state for its `policy` and `value` (not for training on)."""
-    with np.load(path) as file:
-        settings, leaves = json.loads(str(file["config"])), {name: file[name] for name in file if "state/" in name}
 
     def tuples(x: Any) -> Any:
         return tuple(map(tuples, x)) if isinstance(x, list) else x
 
+    with np.load(path) as file:
+        settings, leaves = json.loads(str(file["config"])), {name: file[name] for name in file if "state/" in name}
     agent = make(Config(**{name: tuples(x) for name, x in settings.items()}), env, env_params)
     paths, tree = jax.tree.flatten_with_path(agent.init(jax.random.key(0)))
     fresh = {"state/" + jax.tree_util.keystr(where, simple=True, separator="/"): x for where, x in paths}
@@ -449,14 +428,13 @@ def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, Sta
 
 
 if __name__ == "__main__":
-    import importlib.util
     import sys
+    from importlib.util import find_spec
 
-    if importlib.util.find_spec("rlref"):
+    if find_spec("rlref"):
         from rlref.cli import main
 
         sys.exit(main(["train", __file__, *sys.argv[1:]]))
-    keys = jax.vmap(jax.random.key)(jnp.arange(4))
-    _, diagnostics = jax.jit(jax.vmap(train, in_axes=(None, 0)))(Config(), keys)
+    _, diagnostics = jax.jit(jax.vmap(train, in_axes=(None, 0)))(Config(), jax.vmap(jax.random.key)(jnp.arange(4)))
     for name, x in diagnostics.items():
         print(f"{name:22}", *(f"{y:12.5g}" for y in x[:, -1]))

@@ -4,11 +4,12 @@
     python dqn.py        this file copied elsewhere, without rlref: 4 seeds, prints the last update
     jax.jit(jax.vmap(dqn.train, in_axes=(None, 0)))(dqn.Config(), keys)        many seeds, from Python
 
-Expected: `rlref train dqn` ends on CartPole-v1 at a mean return of at least 490, IQM over 32 seeds; rlref's README has
-the table. It sets two options otherwise than the defaults below: rlref/tuned.py.
+Expected: `rlref train dqn` ends on CartPole-v1 at an IQM of at least 490 over 32 seeds, as rlref's README shows.
 
-Every function is written for ONE seed; batching over seeds is the caller's `vmap`. No agent file imports another, so
-that each can be copied; what they repeat is the price of that.
+Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 144 lines. To
+edit a copy: a network in `Network` and `make`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
+`Config`. Every function is written for ONE seed; batching over seeds is the caller's `vmap`. What agent files repeat is
+the price of copying one alone.
 
 Time is laid out so that no branch depends on data. One update is `C` cycles; a cycle is `T` steps in each of `N`
 environments, then one gradient step. Warm-up, epsilon, syncs of the target network, and the place in the replay buffer
@@ -18,12 +19,14 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import chex
 import flax
@@ -32,139 +35,59 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import entr
 
 RING = 100  # finished episodes that return_* and length_* look back on
+Metrics = dict[str, Array]
 
 
-def static(default: Any) -> Any:
-    """A setting that shapes the program. Float settings are leaves instead: they can be traced, and vmapped."""
-    return flax.struct.field(pytree_node=False, default=default)
+# ---- Settings and types ----------------------------------------------------------------------------------------------
+def static(default: Any, interval: str = "[1, inf)") -> Any:
+    """A setting that shapes the program; its whole numbers are within `interval`."""
+    return flax.struct.field(pytree_node=False, default=default, metadata={"interval": interval})
+
+
+def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = ()) -> Any:
+    """A float, traced, so that it can be vmapped. `rlref sweep` draws it from `search`: lowest, highest, scale."""
+    return flax.struct.field(default=default, metadata={"interval": interval, "search": search})
 
 
 @flax.struct.dataclass
 class Config:
     """Settings of DQN. The defaults are CleanRL's for CartPole-v1, with ten environments side by side and double Q."""
 
-    env_id: str = static("CartPole-v1")
-    """environment: a gymnax id, or package.module:make_env"""
-    total_timesteps: int = static(500_000)
-    """environment steps of one seed"""
-    num_envs: int = static(10)
-    """environments stepped side by side in one seed"""
-    train_frequency: int = static(10)
-    """environment steps between gradient steps; a multiple of num_envs"""
-    cycles_per_update: int = static(100)
-    """gradient steps of one update, which is what diagnostics are reported over"""
-    learning_starts: int = static(10_000)
-    """environment steps before the first gradient step"""
-    buffer_size: int = static(10_000)
-    """transitions that the replay buffer holds; a multiple of train_frequency"""
+    env_id: str = static("CartPole-v1")  # environment: a gymnax id, or package.module:make_env
+    total_timesteps: int = static(500_000, "[1, 2147483648)")  # environment steps of one seed
+    num_envs: int = static(10)  # environments stepped side by side in one seed
+    train_frequency: int = static(10)  # environment steps between gradient steps; a multiple of num_envs
+    cycles_per_update: int = static(100)  # gradient steps of one update, which is what diagnostics are reported over
+    learning_starts: int = static(10_000)  # environment steps before the first gradient step
+    buffer_size: int = static(10_000, "[1, 2147483648)")  # transitions it holds; a multiple of train_frequency
+    # how observations are stored: as they come, as bytes (whole numbers to 255), or as bits (0 and 1)
     buffer_dtype: Literal["same", "uint8", "bool"] = static("same")
-    """how observations are stored: as they come, as bytes (whole numbers to 255), or as bits (0 and 1); tried out on
-    observations of random episodes, unless env_params are traced"""
-    batch_size: int = static(128)
-    """transitions of one gradient step"""
-    learning_rate: float = 2.5e-4
-    """Adam's step size, at the start"""
-    anneal_lr: bool = static(False)
-    """lower the learning rate linearly to 0 over the training"""
-    adam_eps: float = 1e-8
-    """Adam's epsilon"""
-    max_grad_norm: float | None = None
-    """clip the global norm of the gradient to this; None turns it off"""
-    gamma: float = 0.99
-    """discount per step"""
-    n_step: int = static(1)
-    """rewards summed before the bootstrap; above 1 without correction for actions that were explored"""
+    batch_size: int = static(128)  # transitions of one gradient step
+    learning_rate: float = leaf(2.5e-4, "[0, inf)", (1e-5, 1e-2, "log"))  # Adam's step size, at the start
+    anneal_lr: bool = static(False)  # lower the learning rate linearly to 0 over the training
+    adam_eps: float = leaf(1e-8, "(0, inf)")  # Adam's epsilon
+    max_grad_norm: float | None = leaf(None, "(0, inf]", (0.1, 10.0, "log"))  # clip the gradient's norm; None: do not
+    gamma: float = leaf(0.99, "[0, 1]", (0.9, 0.999, "complement"))  # discount per step
+    n_step: int = static(1)  # rewards summed before the bootstrap; above 1 uncorrected for actions that were explored
+    # value of the next state: the target network's at the online network's best action, its maximum, or its mean under
+    # the epsilon-greedy policy
     target: Literal["double", "max", "expected_sarsa"] = static("double")
-    """value of the next state: the target network's at the online network's best action, its maximum, or its mean
-    under the epsilon-greedy policy"""
-    target_network_frequency: int = static(500)
-    """environment steps between syncs of the target network"""
-    tau: float = 1.0
-    """share of the online network in a sync: 1 copies it, less averages (Polyak)"""
-    loss: Literal["squared", "huber"] = static("squared")
-    """half the squared error, or its Huber form, linear beyond 1"""
-    start_e: float = 1.0
-    """probability of a random action at the start"""
-    end_e: float = 0.05
-    """probability of a random action at the end"""
-    exploration_fraction: float = 0.5
-    """share of total_timesteps over which it falls, linearly"""
+    target_network_frequency: int = static(500)  # environment steps between syncs of the target network
+    tau: float = leaf(1.0, "(0, 1]", (0.05, 1.0, "log"))  # share of the online network in a sync: 1 copies it
+    loss: Literal["squared", "huber"] = static("squared")  # half the squared error, or Huber's, linear beyond 1
+    start_e: float = leaf(1.0, "[0, 1]")  # probability of a random action at the start
+    end_e: float = leaf(0.05, "[0, 1]", (0.005, 0.2, "log"))  # probability of a random action at the end
+    exploration_fraction: float = leaf(0.5, "[0, 1]", (0.05, 0.9, "linear"))  # of the steps over which it falls
+    # separate heads for the state's value and the actions' advantages (Wang et al. 2016, arXiv:1511.06581)
     dueling: bool = static(False)
-    """separate heads for the state's value and the actions' advantages (Wang et al. 2016, arXiv:1511.06581)"""
-    hidden_sizes: tuple[int, ...] = static((120, 84))
-    """units of each hidden layer"""
-    activation: Literal["tanh", "relu"] = static("relu")
-    """activation of the hidden layers"""
-    conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))
-    """features, kernel size and stride of each convolution; for image observations (height x width x channels)"""
-
-
-class Agent(NamedTuple):
-    """What `make` returns: all that the runner, the probes and the scripts use."""
-
-    init: Callable[[jax.Array], "State"]  # key -> state of one seed
-    # state, step (int32 index of this update, never batched over seeds) -> state, diagnostics (float32 scalars)
-    update: Callable[["State", jax.Array], tuple["State", dict[str, jax.Array]]]
-    policy: Callable[["State", jax.Array], jax.Array]  # ONE raw observation -> one-hot [A] of the greedy action
-    value: Callable[["State", jax.Array], jax.Array] | None  # ONE raw observation -> Q [A]
-    num_updates: int  # floor(total_timesteps / steps_per_update)
-    steps_per_update: int  # environment steps of one update of one seed
-
-
-class Network(nn.Module):
-    """Action values `[B, A]` of features `[B, F]`, or of images `[B, H, W, C]` through convolutions."""
-
-    num_actions: int
-    dueling: bool
-    hidden_sizes: tuple[int, ...]
-    activation: str
-    conv_layers: tuple[tuple[int, int, int], ...]
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        activation = getattr(nn, self.activation)
-        for i, (size, kernel, stride) in enumerate(self.conv_layers if x.ndim == 4 else ()):
-            # A convolution as patches and a matrix product: vmapped over seeds, XLA's convolutions are slower.
-            height, width = ((n - kernel) // stride + 1 for n in x.shape[1:3])
-            rows = [x[:, r : r + stride * height : stride] for r in range(kernel)]
-            patches = [row[:, :, c : c + stride * width : stride] for row in rows for c in range(kernel)]
-            x = activation(nn.Dense(size, name=f"conv_{i}")(jnp.concatenate(patches, -1)))
-            self.sow("intermediates", "hidden", x)  # read by dormant_fraction alone, and free elsewhere
-        x = x.reshape(x.shape[0], -1)
-        for i, size in enumerate(self.hidden_sizes):
-            x = activation(nn.Dense(size, name=f"hidden_{i}")(x))
-            self.sow("intermediates", "hidden", x)
-        outputs = nn.Dense(self.num_actions, name="head")(x)
-        if self.dueling:
-            # Only the advantages' differences count: without the mean, a constant could move between the two heads.
-            outputs += nn.Dense(1, name="value_head")(x) - outputs.mean(axis=-1, keepdims=True)
-        return outputs
-
-
-@flax.struct.dataclass
-class Buffer:
-    """Replay memory: every field is `[R * N, ...]`, `R` rows of `N` environments, the oldest row overwritten."""
-
-    obs: jax.Array  # as `encode` stores it
-    action: jax.Array  # int32
-    reward: jax.Array
-    terminated: jax.Array  # ends the value
-    truncated: jax.Array  # does not; yet no return is summed across it
-    next_obs: jax.Array  # what the step led to, before any reset; as `encode` stores it
-
-
-class Batch(NamedTuple):
-    """A minibatch of n-step transitions: every field is `[B, ...]`."""
-
-    obs: jax.Array
-    action: jax.Array
-    reward: jax.Array  # discounted sum of up to n rewards
-    discount: jax.Array  # of the value of next_obs: gamma^n, or a lower power at an ending; 0 where it terminated
-    next_obs: jax.Array
+    hidden_sizes: tuple[int, ...] = static((120, 84))  # units of each hidden layer
+    activation: Literal["tanh", "relu"] = static("relu")  # activation of the hidden layers
+    conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))  # of images: features, kernel size, stride
 
 
 @flax.struct.dataclass
@@ -174,233 +97,172 @@ class State:
     params: Any
     target_params: Any
     opt_state: optax.OptState  # over the parameters as one vector
-    key: jax.Array
+    key: Array
     env_state: Any
-    obs: jax.Array  # [N, ...] raw, in the environment's dtype
+    obs: Array  # [N, ...] raw, in the environment's dtype
     buffer: Buffer
-    episode: "Episode"
-    ring_return: jax.Array  # [RING] of the last finished episodes
-    ring_length: jax.Array  # [RING]
-    num_episodes: jax.Array  # int32, finished so far
+    episode: Episode
+    ring_return: Array  # [RING] of the last finished episodes
+    ring_length: Array  # [RING]
+    num_episodes: Array  # int32, finished so far
+
+
+@flax.struct.dataclass
+class Buffer:
+    """Replay memory: every field is `[R * N, ...]`, `R` rows of `N` environments, the oldest row overwritten."""
+
+    obs: Array  # as `encode` stores it
+    action: Array  # int32
+    reward: Array
+    terminated: Array  # ends the value
+    truncated: Array  # does not; yet no return is summed across it
+    next_obs: Array  # what the step led to, before any reset; as `encode` stores it
 
 
 @flax.struct.dataclass
 class Episode:
     """Sums over the episodes under way, each `[N]`."""
 
-    total: jax.Array  # undiscounted return so far
-    length: jax.Array  # int32
-    q_sum: jax.Array  # Q of the actions taken
-    return_sum: jax.Array  # the discounted returns from all its steps on, as far as rewards have come in
-    weight: jax.Array  # of the next reward in return_sum: 1 + gamma + gamma^2 + ..., a term per step
+    total: Array  # undiscounted return so far
+    length: Array  # int32
+    q_sum: Array  # Q of the actions taken
+    return_sum: Array  # the discounted returns from all its steps on, as far as rewards have come in
+    weight: Array  # of the next reward in return_sum: 1 + gamma + gamma^2 + ..., a term per step
+
+
+class Batch(NamedTuple):
+    """A minibatch of n-step transitions: every field is `[B, ...]`."""
+
+    obs: Array
+    action: Array
+    reward: Array  # discounted sum of up to n rewards
+    discount: Array  # of the value of next_obs: gamma^n, or a lower power at an ending; 0 where it terminated
+    next_obs: Array
+
+
+class Cycle(NamedTuple):
+    """What is settled of a cycle before it begins; stacked to `[C, ...]`, or by syncs of the target network."""
+
+    row: Array  # where its first step is written in the replay buffer
+    learning: Array  # bool, whether the warm-up is over
+    epsilon: Array  # [T]
+    draws: tuple[Array, ...]  # [T, N]: uniform, a random action, the environment's key
+    slots: Array  # [B, n] of the replay buffer, to learn from
 
 
 class Steps(NamedTuple):
     """What is kept of an update's steps: every field is `[T, N]` of a cycle, stacked to `[C * T, N]`."""
 
-    action: jax.Array
-    reward: jax.Array
-    ended: jax.Array
-    total: jax.Array  # undiscounted return of the episode, this step included
-    length: jax.Array
-    excess: jax.Array  # sum over the episode of Q minus the return that followed
+    action: Array
+    reward: Array
+    ended: Array
+    total: Array  # undiscounted return of the episode, this step included
+    length: Array
+    excess: Array  # sum over the episode of Q minus the return that followed
+    unstorable: Array  # bool, whether the replay buffer changes an observation
 
 
 class Learned(NamedTuple):
     """What is kept of a gradient step."""
 
-    q: jax.Array  # [B] of the actions taken
-    target: jax.Array  # [B]
-    loss: jax.Array
-    grad_norm: jax.Array
-    step_norm: jax.Array
+    q: Array  # [B] of the actions taken
+    target: Array  # [B]
+    loss: Array
+    grad_norm: Array
+    step_norm: Array
 
 
 class Task(NamedTuple):
-    """What the functions below need and training never changes."""
+    """What training never changes. Every function below takes it, none closes over it: so each can be used alone."""
 
     config: Config
     env: Any
     env_params: Any
     obs_space: Any
     num_actions: int
-    network: Network
-    optimizer: optax.GradientTransformation
+    network: nn.Module
 
 
-def is_discrete(space: Any) -> bool:
-    return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
+class Agent(NamedTuple):
+    """What `make` returns, and all that the runner, the probes and the scripts use: functions bound to their `Task`."""
+
+    init: Callable[[Array], State]  # key -> state of one seed
+    update: Callable[[State, Array], tuple[State, Metrics]]  # step: int32, never batched -> float32 scalars
+    policy: Callable[[State, Array], Array]  # ONE raw observation -> one-hot [A] of the greedy action
+    value: Callable[[State, Array], Array] | None  # ONE raw observation -> Q [A]
+    num_updates: int  # floor(total_timesteps / steps_per_update)
+    steps_per_update: int  # environment steps of one update of one seed
 
 
-def features(obs: jax.Array, space: Any) -> jax.Array:
-    """Raw observations `[B, ...]` as float32: one-hot `[B, n]`, image `[B, H, W, C]`, anything else flat `[B, F]`."""
-    if is_discrete(space):
-        return jax.nn.one_hot(obs, space.n)
-    if len(space.shape) == 3:
-        return obs.astype(jnp.float32) / (255 if obs.dtype == jnp.uint8 else 1)
-    return obs.reshape(obs.shape[0], -1).astype(jnp.float32)
+# ---- Training --------------------------------------------------------------------------------------------------------
+def train(config: Config, key: Array, env: Any = None, env_params: Any = None) -> tuple[State, Metrics]:
+    """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_updates]`."""
+    agent = make(config, env, env_params)
+    # The training loop, compiled: for step in range(num_updates): state, diagnostics = update(state, step)
+    return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
 
 
-def forward(task: Task, params: Any, obs: jax.Array, **options: Any) -> Any:
-    """Q `[B, A]` of raw observations `[B, ...]`; `options` are flax's."""
-    return task.network.apply(params, features(obs, task.obs_space), **options)
+def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
+    """The agent for `env`, of gymnax >= 1.0, or for `config.env_id`. Raises ValueError for what cannot train."""
+    if env is None:
+        import gymnax
+
+        env, _ = gymnax.make(config.env_id)
+    env_params = env.default_params if env_params is None else env_params
+    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
+    check(config, obs_space, action_space)
+    num_actions = action_space.n
+    network = Network(num_actions, config.dueling, config.hidden_sizes, config.activation, config.conv_layers)
+    task = Task(config, env, env_params, obs_space, num_actions, network)
+    steps_per_update = config.cycles_per_update * config.train_frequency
+    num_updates = config.total_timesteps // steps_per_update
+
+    def value(state: State, obs: Array) -> Array:
+        return forward(task, state.params, obs[None])[0]
+
+    def policy(state: State, obs: Array) -> Array:
+        return epsilon_greedy(value(state, obs), 0.0)
+
+    return Agent(partial(init, task), partial(update, task, num_updates), policy, value, num_updates, steps_per_update)
 
 
-def encode(obs: jax.Array, buffer_dtype: str) -> jax.Array:
-    """Observations `[B, ...]` as the replay buffer holds them; bits are packed eight to a byte."""
-    if buffer_dtype == "same":
-        return obs
-    if buffer_dtype == "uint8":
-        return obs.astype(jnp.uint8)
-    return jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)
+def make_optimizer(config: Config, learning_rate: Any) -> optax.GradientTransformation:
+    """The optimiser of one update, with that update's learning rate: a schedule in it would keep a counter per seed."""
+    clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
+    return optax.chain(clip, optax.adam(learning_rate, eps=config.adam_eps))
 
 
-def decode(stored: jax.Array, buffer_dtype: str, like: jax.Array) -> jax.Array:
-    """What `encode` was given, in the shape and dtype of the observations `like` `[N, ...]`."""
-    if buffer_dtype == "bool":
-        stored = jnp.unpackbits(stored, axis=-1, count=math.prod(like.shape[1:]))
-    return stored.reshape(-1, *like.shape[1:]).astype(like.dtype)
-
-
-def write(buffer: Buffer, block: Buffer, row: Any, num_envs: int) -> Buffer:
-    """Overwrite the rows from `row` on with those of `block`, which never run over the end."""
-    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, row * num_envs, 0), buffer, block)
-
-
-def replay_indices(bits: jax.Array, rows: jax.Array, capacity: int, num_envs: int, n_step: int) -> Any:
-    """Which slots to learn from: `[..., n]` consecutive steps of one environment, and the age `[...]` of the first.
-
-    Args:
-      bits: uint32 `[...]`, random: uniform, with replacement, over all stored steps but those of the newest n - 1 rows.
-      rows: written so far, `[...]` or broadcast to it; of these the last `capacity` are stored.
-    """
-    stored = jnp.minimum(rows, capacity)
-    starts = jnp.maximum(stored - (n_step - 1), 1) * num_envs  # the newest n - 1 rows have no whole return yet
-    start = (bits % starts.astype(jnp.uint32)).astype(jnp.int32)
-    row = rows - stored + start // num_envs  # counted from the first that was ever written
-    slots = [(row + k) % capacity * num_envs + start % num_envs for k in range(n_step)]
-    return jnp.stack(slots, axis=-1), (rows - 1 - row) * num_envs
-
-
-def sample(task: Task, buffer: Buffer, index: jax.Array, like: jax.Array) -> Batch:
-    """The n-step transitions at slots `[B, n]` (Sutton & Barto 2018, section 7.1), observations like `like`.
-
-    Where people go wrong: the sum of rewards stops at either ending, because the next slot belongs to another episode;
-    yet only `terminated` cuts the bootstrap, and it is from what the last step summed led to, never from a reset.
-    """
-    config, n = task.config, index.shape[1]
-    ended = (buffer.terminated | buffer.truncated)[index]
-    reward, counted, discount = jnp.zeros(len(index)), jnp.ones(len(index), bool), jnp.ones(len(index))
-    last = index[:, 0]
-    for k in range(n):
-        reward += jnp.where(counted, discount * buffer.reward[index[:, k]], 0.0)
-        discount = jnp.where(counted, discount * config.gamma, discount)
-        last = jnp.where(counted, index[:, k], last)
-        counted &= ~ended[:, k]
-    discount = jnp.where(buffer.terminated[last], 0.0, discount)
-    obs, next_obs = buffer.obs[index[:, 0]], buffer.next_obs[last]
-    decoded = partial(decode, buffer_dtype=config.buffer_dtype, like=like)
-    return Batch(decoded(obs), buffer.action[index[:, 0]], reward, discount, decoded(next_obs))
-
-
-def epsilon_at(config: Config, env_steps: Any) -> jax.Array:
-    """Probability of a random action after so many environment steps of a seed."""
-    progress = jnp.clip(env_steps / jnp.maximum(config.exploration_fraction * config.total_timesteps, 1.0), 0.0, 1.0)
-    return config.start_e + progress * (config.end_e - config.start_e)
-
-
-def epsilon_greedy(q: jax.Array, epsilon: Any) -> jax.Array:
-    """Probabilities `[..., A]` of the actions with values `q`."""
-    num_actions = q.shape[-1]
-    return epsilon / num_actions + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), num_actions)
-
-
-def next_values(kind: str, target_q: jax.Array, online_q: jax.Array, epsilon: Any) -> jax.Array:
-    """Values `[B]` of next states, from Q `[B, A]` of the target network and of the online one.
-
-    `double`: van Hasselt et al. 2016 (arXiv:1509.06461), eq. 4. `max`: Mnih et al. 2015. `expected_sarsa`: Sutton &
-    Barto 2018, eq. 6.9, with the epsilon-greedy policy of the target network's values.
-    """
-    chex.assert_equal_shape((target_q, online_q))
-    if kind == "max":
-        return target_q.max(axis=-1)
-    if kind == "expected_sarsa":
-        return jnp.sum(epsilon_greedy(target_q, epsilon) * target_q, axis=-1)
-    return taken(target_q, online_q.argmax(axis=-1))
-
-
-def taken(q: jax.Array, action: jax.Array) -> jax.Array:
-    """Values `[B]` of the given actions."""
-    # A mask, not a gather: the gradient of a gather is a scatter, which is slow on every backend.
-    return jnp.sum(jnp.where(jax.nn.one_hot(action, q.shape[-1], dtype=bool), q, 0.0), axis=-1)
-
-
-def targets(task: Task, target_params: Any, params: Any, batch: Batch, epsilon: Any) -> jax.Array:
-    """What Q `[B]` is fitted to: the n-step return and the discounted value of where it led."""
-    target_q = forward(task, target_params, batch.next_obs)
-    online_q = forward(task, params, batch.next_obs) if task.config.target == "double" else target_q
-    return batch.reward + batch.discount * next_values(task.config.target, target_q, online_q, epsilon)
-
-
-def loss(params: Any, task: Task, batch: Batch, target: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Mean error of Q, to be minimised, over one minibatch; and Q `[B]` of the actions taken."""
-    # `target` comes as data: no gradient can flow through it.
-    q = taken(forward(task, params, batch.obs), batch.action)
-    chex.assert_equal_shape((q, target))  # [B, 1] - [B] would broadcast to [B, B]
-    error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)
-    return error.mean(), q
-
-
-def collect(
-    task: Task, state: State, params: Any, epsilon: jax.Array, draws: tuple[jax.Array, ...]
-) -> tuple[State, Steps, Buffer]:
-    """`T` epsilon-greedy steps in each of `N` environments; `epsilon` is `[T]`, `draws` `[T, N]`."""
-    config = task.config
-    env_step = jax.vmap(task.env.step, in_axes=(0, 0, 0, None))
-
-    def step(carry: tuple[Any, ...], x: tuple[jax.Array, ...]) -> tuple[tuple[Any, ...], tuple[Steps, Buffer]]:
-        env_state, obs, episode = carry
-        epsilon, uniform, random_action, key_env = x
-        q = forward(task, params, obs)
-        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))
-        next_obs, env_state, reward, terminated, truncated, info = env_step(key_env, env_state, action, task.env_params)
-        reward, ended = reward.astype(jnp.float32), terminated | truncated
-        q_taken = taken(q, action)
-        # From a time limit on, the last action's own value stands for the return that would have followed.
-        got = jnp.where(truncated & ~terminated, q_taken, reward)
-        episode = Episode(
-            total=episode.total + reward,
-            length=episode.length + 1,
-            q_sum=episode.q_sum + q_taken,
-            return_sum=episode.return_sum + episode.weight * got,
-            weight=1 + config.gamma * episode.weight,
-        )
-        excess = episode.q_sum - episode.return_sum
-        steps = Steps(action, reward, ended, episode.total, episode.length, excess)
-        encoded = partial(encode, buffer_dtype=config.buffer_dtype)
-        final_obs = encoded(info["final_observation"])  # what the step led to, before any reset
-        block = Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)
-        episode = jax.tree.map(lambda new, x: jnp.where(ended, new, x), new_episodes(config.num_envs), episode)
-        return (env_state, next_obs, episode), (steps, block)
-
-    carry = state.env_state, state.obs, state.episode
-    carry, (steps, block) = jax.lax.scan(step, carry, (epsilon, *draws))
-    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)  # [T, N, ...] -> [T * N, ...]
-    return replace(state, env_state=carry[0], obs=carry[1], episode=carry[2]), steps, block
+def init(task: Task, key: Array) -> State:
+    """Fresh parameters, environments and an empty replay buffer of one seed."""
+    config, num_envs, size = task.config, task.config.num_envs, task.config.buffer_size
+    key, key_env, key_net = jax.random.split(key, 3)
+    obs, env_state = jax.vmap(task.env.reset, in_axes=(0, None))(jax.random.split(key_env, num_envs), task.env_params)
+    params = {"params": task.network.init(key_net, features(obs, task.obs_space))["params"]}  # without what `sow` adds
+    stored = encode(obs, config.buffer_dtype)
+    empty, zeros = jnp.zeros((size, *stored.shape[1:]), stored.dtype), partial(jnp.zeros, size)
+    return State(
+        params=params,
+        target_params=jax.tree.map(jnp.copy, params),  # a buffer of its own: states are donated
+        opt_state=make_optimizer(config, config.learning_rate).init(ravel_pytree(params)[0]),
+        key=key,
+        env_state=env_state,
+        obs=obs,
+        buffer=Buffer(empty, zeros(jnp.int32), zeros(), zeros(bool), zeros(bool), jnp.copy(empty)),
+        episode=new_episodes(num_envs),
+        ring_return=jnp.zeros(RING),
+        ring_length=jnp.zeros(RING),
+        num_episodes=jnp.int32(0),
+    )
 
 
 def new_episodes(num_envs: int) -> Episode:
     """Sums before the first step, each an array of its own: states are donated."""
-    return Episode(
-        total=jnp.zeros(num_envs),
-        length=jnp.zeros(num_envs, jnp.int32),
-        q_sum=jnp.zeros(num_envs),
-        return_sum=jnp.zeros(num_envs),
-        weight=jnp.ones(num_envs),
-    )
+    zeros = partial(jnp.zeros, num_envs)
+    return Episode(zeros(), zeros(jnp.int32), zeros(), zeros(), jnp.ones(num_envs))
 
 
-def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+# ---- The algorithm ---------------------------------------------------------------------------------------------------
+def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[State, Metrics]:
     """`C` cycles, the target network synced where its time has come."""
     config = task.config
     cycles, num_envs, num_actions = config.cycles_per_update, config.num_envs, task.num_actions
@@ -413,7 +275,6 @@ def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple
     learning = done >= config.learning_starts
     epsilon = epsilon_at(config, (cycle[:, None] * shape[1] + jnp.arange(shape[1])) * num_envs)  # [C, T]
     learning_rate = config.learning_rate * ((1 - step / num_updates) if config.anneal_lr else jnp.float32(1))
-
     # All randomness at once: on a CPU, drawing it step by step costs more than the network does.
     key, key_explore, key_action, key_env, key_replay = jax.random.split(state.key, 5)
     random_action = jax.random.randint(key_action, shape, 0, num_actions)
@@ -422,44 +283,20 @@ def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple
     rows = (cycle + 1) * shape[1]
     index, age = replay_indices(bits[:-1], rows[:, None], capacity, num_envs, config.n_step)
 
-    before = state  # its networks are what the update began with
-    # One vector instead of a dozen arrays: an optimiser step is then a few kernels instead of a hundred.
-    flat_params, unravel = ravel_pytree(state.params)
-
-    def one_cycle(carry: tuple[State, jax.Array], x: tuple[Any, ...]) -> tuple[Any, tuple[Steps, Learned]]:
-        state, params = carry
-        cycle, learning, epsilon, draws, index = x
-        state, steps, block = collect(task, state, unravel(params), epsilon, draws)
-        buffer = write(state.buffer, block, cycle * shape[1] % capacity, num_envs)
-        batch = sample(task, buffer, index, state.obs)
-        target = targets(task, state.target_params, unravel(params), batch, epsilon[-1])
-        gradient_of = jax.value_and_grad(lambda p: loss(unravel(p), task, batch, target), has_aux=True)
-        (error, q), gradient = gradient_of(params)
-        change, opt_state = task.optimizer.update(gradient, state.opt_state)
-        change = -learning_rate * change
-        learned = Learned(q, target, error, *(jnp.sqrt(jnp.vdot(x, x)) for x in (gradient, change)))
-        # Not `cond`: fused with the optimiser's step this costs nothing, and only the warm-up computes in vain.
-        new = jax.tree.map(partial(jnp.where, learning), (params + change, opt_state), (params, state.opt_state))
-        return (replace(state, buffer=buffer, opt_state=new[1]), new[0]), (steps, learned)
-
-    def until_sync(carry: tuple[State, jax.Array], x: tuple[Any, ...]) -> tuple[Any, Any]:
-        sync, xs = x
-        (state, params), (steps, learned) = jax.lax.scan(one_cycle, carry, xs)
-        old, new = ravel_pytree(state.target_params)[0], params
-        mixed = jnp.where(config.tau == 1, new, config.tau * new + (1 - config.tau) * old)  # a copy to the last bit
-        synced = jnp.where(sync, mixed, old)
-        moved = {"target_distance": optax.tree.norm(new - old), "target_step": optax.tree.norm(synced - old)}
-        return (replace(state, target_params=unravel(synced)), params), (steps, learned, moved)
-
     # Cycles up to a sync, then the sync. Between syncs longer than an update, most updates end without one.
     period = config.target_network_frequency // config.train_frequency
     inner = min(period, cycles)
-    xs = jax.tree.map(lambda x: x.reshape(-1, inner, *x.shape[1:]), (cycle, learning, epsilon, draws, index))
+    plan = Cycle(cycle * shape[1] % capacity, learning, epsilon, draws, index)
+    plan = jax.tree.map(lambda x: x.reshape(-1, inner, *x.shape[1:]), plan)
     sync = ((cycle + 1) % period == 0) & learning
     sync = sync.reshape(-1, inner)[:, -1]
-    (state, flat_params), (steps, learned, moved) = jax.lax.scan(until_sync, (state, flat_params), (sync, xs))
-    state = replace(state, params=unravel(flat_params), key=key)
-
+    before = state  # its networks are what the update began with
+    # One vector instead of a dozen arrays: an optimiser step is then a few kernels instead of a hundred. An optimiser
+    # that looks at single layers (LAMB, Muon, masks) takes them whole: `state.params, lambda x: x` here, as in `init`.
+    params, unravel = ravel_pytree(state.params)
+    cycles_until_sync = partial(until_sync, task, make_optimizer(config, learning_rate), unravel)
+    (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))
+    state = replace(state, params=unravel(params), key=key)
     steps = jax.tree.map(lambda x: x.reshape(-1, num_envs), steps)
     learned = jax.tree.map(lambda x: x.reshape(cycles, *x.shape[2:]), learned)
     state = record_episodes(state, steps.ended, steps.total, steps.length)
@@ -480,27 +317,293 @@ def update(task: Task, num_updates: int, state: State, step: jax.Array) -> tuple
     return state, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
 
 
-def policy_entropy(epsilon: jax.Array, num_actions: int) -> jax.Array:
+def until_sync(task: Task, optimizer: Any, unravel: Any, carry: tuple[State, Array], x: tuple[Array, Cycle]) -> Any:
+    """Cycles, then a sync of the target network if one is due."""
+    config, (sync, cycles) = task.config, x
+    (state, params), (steps, learned) = jax.lax.scan(partial(one_cycle, task, optimizer, unravel), carry, cycles)
+    old, new = ravel_pytree(state.target_params)[0], params
+    mixed = jnp.where(config.tau == 1, new, config.tau * new + (1 - config.tau) * old)  # a copy to the last bit
+    synced = jnp.where(sync, mixed, old)
+    moved = {"target_distance": optax.tree.norm(new - old), "target_step": optax.tree.norm(synced - old)}
+    return (replace(state, target_params=unravel(synced)), params), (steps, learned, moved)
+
+
+def one_cycle(task: Task, optimizer: Any, unravel: Any, carry: tuple[State, Array], cycle: Cycle) -> Any:
+    """`T` steps in each environment, then one gradient step. The newest parameters are `params`, not `state.params`."""
+    state, params = carry
+    state, steps, block = collect(task, state, unravel(params), cycle.epsilon, cycle.draws)
+    state = replace(state, buffer=write(state.buffer, block, cycle.row, task.config.num_envs))
+    batch = sample(task, state.buffer, cycle.slots, state.obs)
+    target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])
+    gradient_of = jax.value_and_grad(lambda p: loss(unravel(p), task, batch, target), has_aux=True)
+    (error, q), gradient = gradient_of(params)
+    change, opt_state = optimizer.update(gradient, state.opt_state, params)
+    learned = Learned(q, target, error, *(jnp.sqrt(optax.tree.vdot(x, x)) for x in (gradient, change)))
+    # Not `cond`: fused with the optimiser's step this costs nothing, and only the warm-up computes in vain.
+    new = optax.apply_updates(params, change), opt_state
+    params, opt_state = jax.tree.map(partial(jnp.where, cycle.learning), new, (params, state.opt_state))
+    return (replace(state, opt_state=opt_state), params), (steps, learned)
+
+
+def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -> tuple[State, Steps, Buffer]:
+    """`T` epsilon-greedy steps in each of `N` environments; `epsilon` is `[T]`, `draws` `[T, N]`."""
+    config = task.config
+    env_step = jax.vmap(task.env.step, in_axes=(0, 0, 0, None))
+
+    def step(carry: tuple[Any, ...], x: tuple[Array, ...]) -> tuple[tuple[Any, ...], tuple[Steps, Buffer]]:
+        env_state, obs, episode = carry
+        epsilon, uniform, random_action, key_env = x
+        q = forward(task, params, obs)
+        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))
+        next_obs, env_state, reward, terminated, truncated, info = env_step(key_env, env_state, action, task.env_params)
+        reward, ended = reward.astype(jnp.float32), terminated | truncated
+        q_taken = taken(q, action)
+        # From a time limit on, the last action's own value stands for the return that would have followed.
+        got = jnp.where(truncated & ~terminated, q_taken, reward)
+        episode = Episode(
+            total=episode.total + reward,
+            length=episode.length + 1,
+            q_sum=episode.q_sum + q_taken,
+            return_sum=episode.return_sum + episode.weight * got,
+            weight=1 + config.gamma * episode.weight,
+        )
+        excess = episode.q_sum - episode.return_sum
+        final_obs, dtype = info["final_observation"], config.buffer_dtype  # what the step led to, before any reset
+        unstorable = ~(storable(obs, dtype) & storable(final_obs, dtype))
+        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable)
+        encoded = partial(encode, buffer_dtype=dtype)
+        final_obs = encoded(final_obs)
+        block = Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)
+        episode = jax.tree.map(lambda new, x: jnp.where(ended, new, x), new_episodes(config.num_envs), episode)
+        return (env_state, next_obs, episode), (steps, block)
+
+    carry = state.env_state, state.obs, state.episode
+    carry, (steps, block) = jax.lax.scan(step, carry, (epsilon, *draws))
+    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)  # [T, N, ...] -> [T * N, ...]
+    return replace(state, env_state=carry[0], obs=carry[1], episode=carry[2]), steps, block
+
+
+def write(buffer: Buffer, block: Buffer, row: Any, num_envs: int) -> Buffer:
+    """Overwrite the rows from `row` on with those of `block`, which never run over the end."""
+    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, row * num_envs, 0), buffer, block)
+
+
+def replay_indices(bits: Array, rows: Array, capacity: int, num_envs: int, n_step: int) -> Any:
+    """Which slots to learn from: `[..., n]` consecutive steps of one environment, and the age `[...]` of the first.
+
+    Args:
+      bits: uint32 `[...]`, random: uniform, with replacement, over all stored steps but those of the newest n - 1 rows.
+      rows: written so far, `[...]` or broadcast to it; of these the last `capacity` are stored.
+    """
+    stored = jnp.minimum(rows, capacity)
+    starts = jnp.maximum(stored - (n_step - 1), 1) * num_envs  # the newest n - 1 rows have no whole return yet
+    start = (bits % starts.astype(jnp.uint32)).astype(jnp.int32)
+    row = rows - stored + start // num_envs  # counted from the first that was ever written
+    slots = [(row + k) % capacity * num_envs + start % num_envs for k in range(n_step)]
+    return jnp.stack(slots, axis=-1), (rows - 1 - row) * num_envs
+
+
+def sample(task: Task, buffer: Buffer, index: Array, like: Array) -> Batch:
+    """The n-step transitions at slots `[B, n]` (Sutton & Barto 2018, section 7.1), observations like `like`.
+
+    Where people go wrong: the sum of rewards stops at either ending, because the next slot belongs to another episode;
+    yet only `terminated` cuts the bootstrap, and it is from what the last step summed led to, never from a reset.
+    """
+    config, n = task.config, index.shape[1]
+    ended = (buffer.terminated | buffer.truncated)[index]
+    reward, counted, discount = jnp.zeros(len(index)), jnp.ones(len(index), bool), jnp.ones(len(index))
+    last = index[:, 0]
+    for k in range(n):
+        reward += jnp.where(counted, discount * buffer.reward[index[:, k]], 0.0)
+        discount = jnp.where(counted, discount * config.gamma, discount)
+        last = jnp.where(counted, index[:, k], last)
+        counted &= ~ended[:, k]
+    discount = jnp.where(buffer.terminated[last], 0.0, discount)
+    obs, next_obs = buffer.obs[index[:, 0]], buffer.next_obs[last]
+    decoded = partial(decode, buffer_dtype=config.buffer_dtype, like=like)
+    return Batch(decoded(obs), buffer.action[index[:, 0]], reward, discount, decoded(next_obs))
+
+
+def targets(task: Task, target_params: Any, params: Any, batch: Batch, epsilon: Any) -> Array:
+    """What Q `[B]` is fitted to: the n-step return and the discounted value of where it led."""
+    target_q = forward(task, target_params, batch.next_obs)
+    online_q = forward(task, params, batch.next_obs) if task.config.target == "double" else target_q
+    return batch.reward + batch.discount * next_values(task.config.target, target_q, online_q, epsilon)
+
+
+def next_values(kind: str, target_q: Array, online_q: Array, epsilon: Any) -> Array:
+    """Values `[B]` of next states, from Q `[B, A]` of the target network and of the online one.
+
+    `double`: van Hasselt et al. 2016 (arXiv:1509.06461), eq. 4. `max`: Mnih et al. 2015. `expected_sarsa`: Sutton &
+    Barto 2018, eq. 6.9, with the epsilon-greedy policy of the target network's values.
+    """
+    chex.assert_equal_shape((target_q, online_q))
+    if kind == "max":
+        return target_q.max(axis=-1)
+    if kind == "expected_sarsa":
+        return jnp.sum(epsilon_greedy(target_q, epsilon) * target_q, axis=-1)
+    return taken(target_q, online_q.argmax(axis=-1))
+
+
+def taken(q: Array, action: Array) -> Array:
+    """Values `[B]` of the given actions."""
+    # A mask, not a gather: the gradient of a gather is a scatter, which is slow on every backend.
+    return jnp.sum(jnp.where(jax.nn.one_hot(action, q.shape[-1], dtype=bool), q, 0.0), axis=-1)
+
+
+def loss(params: Any, task: Task, batch: Batch, target: Array) -> tuple[Array, Array]:
+    """Mean error of Q, to be minimised, over one minibatch; and Q `[B]` of the actions taken."""
+    # `target` comes as data: no gradient can flow through it.
+    q = taken(forward(task, params, batch.obs), batch.action)
+    chex.assert_equal_shape((q, target))  # [B, 1] - [B] would broadcast to [B, B]
+    error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)
+    return error.mean(), q
+
+
+def epsilon_at(config: Config, env_steps: Any) -> Array:
+    """Probability of a random action after so many environment steps of a seed."""
+    progress = jnp.clip(env_steps / jnp.maximum(config.exploration_fraction * config.total_timesteps, 1.0), 0.0, 1.0)
+    return config.start_e + progress * (config.end_e - config.start_e)
+
+
+def epsilon_greedy(q: Array, epsilon: Any) -> Array:
+    """Probabilities `[..., A]` of the actions with values `q`."""
+    num_actions = q.shape[-1]
+    return epsilon / num_actions + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), num_actions)
+
+
+# ---- Network ---------------------------------------------------------------------------------------------------------
+class Network(nn.Module):
+    """Action values `[B, A]` of features `[B, F]`, or of images `[B, H, W, C]` through convolutions."""
+
+    num_actions: int
+    dueling: bool
+    hidden_sizes: tuple[int, ...]
+    activation: str
+    conv_layers: tuple[tuple[int, int, int], ...]
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        activation = getattr(nn, self.activation)
+        for i, (size, kernel, stride) in enumerate(self.conv_layers if x.ndim == 4 else ()):
+            x = activation(nn.Dense(size, name=f"conv_{i}")(patches(x, kernel, stride)))
+            self.sow("intermediates", "hidden", x)  # handed to `dormant_fraction` alone, and free elsewhere
+        x = x.reshape(x.shape[0], -1)
+        for i, size in enumerate(self.hidden_sizes):
+            x = activation(nn.Dense(size, name=f"hidden_{i}")(x))
+            self.sow("intermediates", "hidden", x)
+        outputs = nn.Dense(self.num_actions, name="head")(x)
+        if self.dueling:
+            # Only the advantages' differences count: without the mean, a constant could move between the two heads.
+            outputs += nn.Dense(1, name="value_head")(x) - outputs.mean(axis=-1, keepdims=True)
+        return outputs
+
+
+def patches(x: Array, kernel: int, stride: int) -> Array:
+    """What a convolution sees, `[B, H', W', kernel * kernel * C]`, for a matrix product: faster, vmapped over seeds."""
+    height, width = ((n - kernel) // stride + 1 for n in x.shape[1:3])
+    if min(height, width) < 1:
+        raise ValueError(f"conv_layers leave nothing of images: {kernel} x {kernel} does not fit into {x.shape[1:3]}")
+    rows = [x[:, r : r + stride * height : stride] for r in range(kernel)]
+    return jnp.concatenate([row[:, :, c : c + stride * width : stride] for row in rows for c in range(kernel)], -1)
+
+
+def is_discrete(space: Any) -> bool:
+    return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
+
+
+def features(obs: Array, space: Any) -> Array:
+    """Raw observations `[B, ...]` as float32: one-hot `[B, n]`, image `[B, H, W, C]`, anything else flat `[B, F]`."""
+    if is_discrete(space):
+        return jax.nn.one_hot(obs, space.n)
+    if len(space.shape) == 3:
+        return obs.astype(jnp.float32) / (255 if obs.dtype == jnp.uint8 else 1)
+    return obs.reshape(obs.shape[0], -1).astype(jnp.float32)
+
+
+def forward(task: Task, params: Any, obs: Array, **options: Any) -> Any:
+    """Q `[B, A]` of raw observations `[B, ...]`; `options` are flax's."""
+    return task.network.apply(params, features(obs, task.obs_space), **options)
+
+
+# ---- Storage of observations -----------------------------------------------------------------------------------------
+def encode(obs: Array, buffer_dtype: str) -> Array:
+    """Observations `[B, ...]` as the replay buffer holds them; bits are packed eight to a byte."""
+    if buffer_dtype == "same":
+        return obs
+    if buffer_dtype == "uint8":
+        return obs.astype(jnp.uint8)
+    return jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)
+
+
+def decode(stored: Array, buffer_dtype: str, like: Array) -> Array:
+    """What `encode` was given, in the shape and dtype of the observations `like` `[N, ...]`."""
+    if buffer_dtype == "bool":
+        stored = jnp.unpackbits(stored, axis=-1, count=math.prod(like.shape[1:]))
+    return stored.reshape(-1, *like.shape[1:]).astype(like.dtype)
+
+
+def storable(obs: Array, buffer_dtype: str) -> Array:
+    """Whether `encode` keeps observations `[B, ...]`, bool `[B]`; by their numbers, for XLA drops encode and decode."""
+    kept = {"uint8": (obs >= 0) & (obs <= 255) & (obs == jnp.floor(obs)), "bool": (obs == 0) | (obs == 1)}
+    return kept.get(buffer_dtype, jnp.ones_like(obs, bool)).reshape(obs.shape[0], -1).all(axis=1)
+
+
+# ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------
+def diagnose(
+    task: Task, before: State, state: State, batch: Batch, epsilon: Any, steps: Steps, learned: Learned, learning: Array
+) -> dict[str, Any]:
+    """What happened in this update, in scalars; some on `batch`, drawn at its end.
+
+    `before` and `epsilon[0]` are from its start, `state` and `epsilon[1]` from its end; `steps` are `[C * T, N]`,
+    `learned` `[C, ...]`, counted where `learning` `[C]`.
+    """
+    old_q = forward(task, before.params, batch.obs)
+    new_q, hidden = forward(task, state.params, batch.obs, mutable=["intermediates"])
+    old_value = taken(old_q, batch.action)
+    old_target = targets(task, before.target_params, before.params, batch, epsilon[0])
+    # At epsilon 0 the KL of two greedy policies is infinite.
+    old, new = (epsilon_greedy(q, jnp.maximum(e, 0.01)) for q, e in zip((old_q, new_q), epsilon, strict=True))
+    on_batch = {
+        "kl": jnp.sum(old * jnp.log(old / new), axis=-1).mean(),
+        "churn": (old_q.argmax(axis=-1) != new_q.argmax(axis=-1)).mean(dtype=jnp.float32),
+        "explained_variance": explained_variance(old_target, old_value),
+        "value_bias": (old_target - old_value).mean(),
+        "dormant_fraction": dormant_fraction(hidden),
+    }
+    finished = jnp.arange(RING) < state.num_episodes
+    gradient_steps = learning.sum()
+    # One bad number anywhere shows in these sums; the warm-up's gradient steps, which are thrown away, do not count.
+    sums = jax.tree.map(lambda x: x.sum(where=learning.reshape(-1, *[1] * (x.ndim - 1))), learned)
+    return {
+        **summary("return", state.ring_return, finished),
+        **summary("length", state.ring_length, finished),
+        **summary("reward", steps.reward),
+        **summary("value", learned.q, learning[:, None]),
+        **summary("target", learned.target, learning[:, None]),
+        **summary("td_error", learned.target - learned.q, learning[:, None]),
+        # In the warm-up the networks do not change, and the buffer may be empty of whole returns.
+        **{name: jnp.where(gradient_steps > 0, x, jnp.nan) for name, x in on_batch.items()},
+        "return_count": finished.sum(),
+        "episodes": steps.ended.sum(),
+        "overestimation": steps.excess.sum(where=steps.ended) / steps.length.sum(where=steps.ended),
+        "action_entropy": entr(jax.nn.one_hot(steps.action, task.num_actions).mean(axis=(0, 1))).sum(),
+        "unstorable_fraction": steps.unstorable.mean(dtype=jnp.float32),
+        "gradient_steps": gradient_steps,
+        "td_loss": learned.loss.mean(where=learning),
+        "grad_norm": learned.grad_norm.mean(where=learning),
+        "update_ratio": learned.step_norm.mean(where=learning) / optax.tree.norm(before.params),
+        "nonfinite": ~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums])).all(),
+    }
+
+
+def policy_entropy(epsilon: Array, num_actions: int) -> Array:
     """Entropy in nats of an epsilon-greedy policy over `A` actions."""
     other = epsilon / num_actions
     return entr(1 - epsilon + other) + (num_actions - 1) * entr(other)
 
 
-def record_episodes(state: State, ended: jax.Array, episode_return: jax.Array, episode_length: jax.Array) -> State:
-    """Write the episodes that ended in an update, arrays `[C * T, N]`, to the ring of the last `RING`."""
-    ended = ended.reshape(-1)
-    rank = jnp.cumsum(ended)  # 1 for the first that ended
-    kept = ended & (rank > rank[-1] - RING)
-    slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING itself is out of range: dropped
-    return replace(
-        state,
-        ring_return=state.ring_return.at[slot].set(episode_return.reshape(-1), mode="drop"),
-        ring_length=state.ring_length.at[slot].set(episode_length.reshape(-1).astype(jnp.float32), mode="drop"),
-        num_episodes=state.num_episodes + rank[-1],
-    )
-
-
-def summary(name: str, x: jax.Array, where: jax.Array | None = None) -> dict[str, jax.Array]:
+def summary(name: str, x: Array, where: Array | None = None) -> dict[str, Array]:
     """Mean, standard deviation, minimum and maximum of `x`; NaN where `where` selects nothing."""
     where = jnp.ones(x.shape, bool) if where is None else jnp.broadcast_to(where, x.shape)
     count = where.sum()
@@ -513,140 +616,56 @@ def summary(name: str, x: jax.Array, where: jax.Array | None = None) -> dict[str
     }
 
 
-def explained_variance(target: jax.Array, value: jax.Array) -> jax.Array:
+def explained_variance(target: Array, value: Array) -> Array:
     """`1 - Var[target - value] / Var[target]`; NaN where the targets do not vary by more than float32 rounding."""
     variance = target.var()
-    varies = variance > (1e-6 * jnp.abs(target).max()) ** 2
-    return jnp.where(varies, 1 - (target - value).var() / variance, jnp.nan)
+    return jnp.where(variance > (1e-6 * jnp.abs(target).max()) ** 2, 1 - (target - value).var() / variance, jnp.nan)
 
 
-def dormant_fraction(hidden: Any, tau: float = 0.025) -> jax.Array:
+def dormant_fraction(hidden: Any, tau: float = 0.025) -> Array:
     """Share of hidden units whose mean |activation| is at most `tau` of their layer's (Sokar et al. 2023, eq. 1)."""
     scores = [jnp.abs(h).reshape(-1, h.shape[-1]).mean(axis=0) for h in jax.tree.leaves(hidden)]
-    return jnp.concatenate([score <= tau * score.mean() for score in scores]).mean(dtype=jnp.float32)
+    dormant = [score <= tau * score.mean() for score in scores] or [jnp.full(1, jnp.nan)]  # a network that sows nothing
+    return jnp.concatenate(dormant).mean(dtype=jnp.float32)
 
 
-def diagnose(
-    task: Task,
-    before: State,
-    state: State,
-    batch: Batch,
-    epsilon: tuple[jax.Array, jax.Array],
-    steps: Steps,
-    learned: Learned,
-    learning: jax.Array,
-) -> dict[str, jax.Array]:
-    """What happened in this update, on one minibatch drawn at its end. rlref/metrics.py defines each name.
-
-    `before` and `epsilon[0]` are from its start, `state` and `epsilon[1]` from its end; `steps` are `[C * T, N]`,
-    `learned` `[C, ...]`, counted where `learning` `[C]`.
-    """
-    old_q = forward(task, before.params, batch.obs)
-    new_q, hidden = forward(task, state.params, batch.obs, mutable=["intermediates"])
-    old_value = taken(old_q, batch.action)
-    old_target = targets(task, before.target_params, before.params, batch, epsilon[0])
-    # At epsilon 0 the KL of two greedy policies is infinite.
-    old, new = (epsilon_greedy(q, jnp.maximum(e, 0.01)) for q, e in zip((old_q, new_q), epsilon, strict=True))
-    finished = jnp.arange(RING) < state.num_episodes
-    visits = jax.nn.one_hot(steps.action, task.num_actions).mean(axis=(0, 1))
-    gradient_steps = learning.sum()
-    learns = gradient_steps > 0
-    params_norm = optax.tree.norm(before.params)
-    result = (
-        summary("return", state.ring_return, finished)
-        | summary("length", state.ring_length, finished)
-        | summary("reward", steps.reward)
-        | summary("value", learned.q, learning[:, None])
-        | summary("target", learned.target, learning[:, None])
-        | summary("td_error", learned.target - learned.q, learning[:, None])
-        | {
-            "return_count": finished.sum(),
-            "episodes": steps.ended.sum(),
-            "overestimation": steps.excess.sum(where=steps.ended) / steps.length.sum(where=steps.ended),
-            "action_entropy": entr(visits).sum(),
-            "gradient_steps": gradient_steps,
-            "td_loss": learned.loss.mean(where=learning),
-            "grad_norm": learned.grad_norm.mean(where=learning),
-            "update_ratio": learned.step_norm.mean(where=learning) / params_norm,
-        }
-    )
-    on_batch = {
-        "kl": jnp.sum(old * jnp.log(old / new), axis=-1).mean(),
-        "churn": (old_q.argmax(axis=-1) != new_q.argmax(axis=-1)).mean(dtype=jnp.float32),
-        "explained_variance": explained_variance(old_target, old_value),
-        "value_bias": (old_target - old_value).mean(),
-        "dormant_fraction": dormant_fraction(hidden),
-    }
-    # In the warm-up the networks do not change, and the buffer may be empty of whole returns.
-    result |= {name: jnp.where(learns, x, jnp.nan) for name, x in on_batch.items()}
-    # One bad number anywhere shows in these sums; the warm-up's gradient steps, which are thrown away, do not count.
-    sums = jax.tree.map(lambda x: x.sum(where=learning.reshape(-1, *[1] * (x.ndim - 1))), learned)
-    result["nonfinite"] = ~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums])).all()
-    return result
-
-
-def init(task: Task, key: jax.Array) -> State:
-    """Fresh parameters, environments and an empty replay buffer of one seed."""
-    config, num_envs = task.config, task.config.num_envs
-    key, key_env, key_net = jax.random.split(key, 3)
-    obs, env_state = jax.vmap(task.env.reset, in_axes=(0, None))(jax.random.split(key_env, num_envs), task.env_params)
-    params = {"params": task.network.init(key_net, features(obs, task.obs_space))["params"]}  # without what `sow` adds
-    stored = encode(obs, config.buffer_dtype)
-    size = config.buffer_size
-    empty = jnp.zeros((size, *stored.shape[1:]), stored.dtype)
-    return State(
-        params=params,
-        target_params=jax.tree.map(jnp.copy, params),  # a buffer of its own: states are donated
-        opt_state=task.optimizer.init(ravel_pytree(params)[0]),
-        key=key,
-        env_state=env_state,
-        obs=obs,
-        buffer=Buffer(
-            obs=empty,
-            action=jnp.zeros(size, jnp.int32),
-            reward=jnp.zeros(size),
-            terminated=jnp.zeros(size, bool),
-            truncated=jnp.zeros(size, bool),
-            next_obs=jnp.copy(empty),
-        ),
-        episode=new_episodes(num_envs),
-        ring_return=jnp.zeros(RING),
-        ring_length=jnp.zeros(RING),
-        num_episodes=jnp.int32(0),
+def record_episodes(state: State, ended: Array, episode_return: Array, episode_length: Array) -> State:
+    """Write the episodes that ended in a rollout, arrays `[T, N]`, to the ring of the last `RING`."""
+    ended = ended.reshape(-1)
+    rank = jnp.cumsum(ended)  # 1 for the first that ended
+    kept = ended & (rank > rank[-1] - RING)
+    slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING itself is out of range: dropped
+    return replace(
+        state,
+        ring_return=state.ring_return.at[slot].set(episode_return.reshape(-1), mode="drop"),
+        ring_length=state.ring_length.at[slot].set(episode_length.reshape(-1).astype(jnp.float32), mode="drop"),
+        num_episodes=state.num_episodes + rank[-1],
     )
 
 
-def check(config: Config) -> None:
-    """Raise ValueError, in one line, for settings that cannot train. Traced floats cannot be looked at, and are not."""
+# ---- Checks ----------------------------------------------------------------------------------------------------------
+def check(config: Config, obs_space: Any, action_space: Any) -> None:
+    """Raise ValueError, in one line, for settings or spaces that cannot train."""
+    check_settings(config)
 
     def require(ok: Any, name: str, rule: str) -> None:
         if not ok:
             raise ValueError(f"{name} is {getattr(config, name)!r}; it must be {rule}")
-
-    def whole(x: Any) -> bool:
-        return isinstance(x, int | np.integer) and not isinstance(x, bool) and bool(x >= 1)
 
     def multiple(name: str, of: str, unit: int, least: int = 1) -> None:
         low = max(getattr(config, name), least) // unit * unit
         nearest = " or ".join(str(x) for x in (low, low + unit) if x >= least)
         require(getattr(config, name) % unit == 0, name, f"a multiple of {of} = {unit}, such as {nearest}")
 
-    counts = ("total_timesteps", "num_envs", "train_frequency", "cycles_per_update", "learning_starts", "buffer_size")
-    for name in (*counts, "batch_size", "n_step", "target_network_frequency"):
-        require(whole(getattr(config, name)), name, "a whole number of at least 1")
     frequency, cycles = config.train_frequency, config.cycles_per_update
     multiple("train_frequency", "num_envs", config.num_envs)
     multiple("buffer_size", "train_frequency", frequency, max(config.batch_size, config.learning_starts))
-    require(config.buffer_size < 2**31, "buffer_size", "below 2^31")
-    require(config.buffer_size >= config.batch_size, "buffer_size", f"at least batch_size = {config.batch_size}")
-    rule = f"at least learning_starts = {config.learning_starts}, or the warm-up is forgotten before it is used"
-    require(config.buffer_size >= config.learning_starts, "buffer_size", rule)
-    first = config.n_step * config.num_envs
-    rule = f"at least n_step x num_envs = {first}, one whole return"
-    require(config.learning_starts >= first, "learning_starts", rule)
-    size = cycles * frequency
+    rule = f"at least batch_size = {config.batch_size} and learning_starts = {config.learning_starts}"
+    require(config.buffer_size >= max(config.batch_size, config.learning_starts), "buffer_size", rule)
+    first, size = config.n_step * config.num_envs, cycles * frequency
+    require(config.learning_starts >= first, "learning_starts", f"at least n_step x num_envs = {first}, a whole return")
     one_update = f"one update's cycles_per_update {cycles} x train_frequency {frequency} = {size}"
-    require(size <= config.total_timesteps < 2**31, "total_timesteps", f"at least {one_update}, and below 2^31")
+    require(config.total_timesteps >= size, "total_timesteps", f"at least {one_update}")
     steps = config.total_timesteps // size * size
     rule = f"at most the {steps} steps of the whole updates in total_timesteps, or nothing is learned"
     require(config.learning_starts <= steps, "learning_starts", rule)
@@ -659,146 +678,47 @@ def check(config: Config) -> None:
     when = f"between learning_starts = {config.learning_starts} and the end at {steps}"
     rule = f"a divisor or a multiple of {one_update}, and one of train_frequency, with a sync {when}, such as {nearest}"
     require(period in works, "target_network_frequency", rule)
-
-    choices = {
-        "buffer_dtype": ("same", "uint8", "bool"),
-        "target": ("double", "max", "expected_sarsa"),
-        "loss": ("squared", "huber"),
-        "activation": ("tanh", "relu"),
-    }
-    for name, words in choices.items():
-        require(getattr(config, name) in words, name, " or ".join(map(repr, words)))
-    for name in ("anneal_lr", "dueling"):
-        require(isinstance(getattr(config, name), bool), name, "True or False")
-    sizes, layers = config.hidden_sizes, config.conv_layers
-    good = isinstance(sizes, tuple) and len(sizes) > 0 and all(map(whole, sizes))
-    require(good, "hidden_sizes", "a tuple of one or more whole numbers of at least 1")
-    good = isinstance(layers, tuple) and all(
-        isinstance(x, tuple) and len(x) == 3 and all(map(whole, x)) for x in layers
-    )
-    require(good, "conv_layers", "a tuple of (features, kernel size, stride), whole numbers of at least 1")
-    finite, above_0 = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
-    unit_interval = ("gamma", "start_e", "end_e", "exploration_fraction")
-    bounds = dict.fromkeys(unit_interval, (0.0, 1.0, "a number from 0 to 1"))
-    bounds["learning_rate"] = (0.0, finite, "a finite number of at least 0")
-    bounds["max_grad_norm"] = (above_0, math.inf, "a number above 0, or None")  # at 0, a zero gradient gives 0 / 0
-    bounds["adam_eps"] = (above_0, finite, "a finite number above 0")  # at 0, 0 / 0 follows
-    bounds["tau"] = (above_0, 1.0, "a number above 0, to 1")  # at 0 the target would stay as it began
-    for name, (low, high, rule) in bounds.items():
-        value = getattr(config, name)
-        if isinstance(value, jax.core.Tracer) or (name == "max_grad_norm" and value is None):
-            continue
-        x = np.asarray(value)
-        require(x.dtype.kind in "fiu" and ((x >= low) & (x <= high)).all(), name, rule)
-
-
-@partial(jax.jit, static_argnums=(0, 2))
-def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
-    """What random actions meet in 16 environments, and the final observations, all in one row `[...]`."""
-    space = env.action_space(env_params)
-
-    def episodes(key: jax.Array) -> jax.Array:
-        key, key_reset = jax.random.split(key)
-        start = env.reset(key_reset, env_params)
-
-        def step(carry: Any, key: jax.Array) -> Any:
-            key_act, key_env = jax.random.split(key)
-            obs, env_state, *_, info = env.step(key_env, carry[1], space.sample(key_act), env_params)
-            return (obs, env_state), jnp.stack([obs, info["final_observation"]])
-
-        return jax.lax.scan(step, start, jax.random.split(key, steps))[1]
-
-    obs = jax.vmap(episodes)(jax.random.split(jax.random.key(0), 16))
-    return obs.reshape(-1, *obs.shape[3:])
-
-
-def check_storage(config: Config, env: Any, env_params: Any) -> None:
-    """Raise ValueError, in one line, unless the replay buffer gives back what it was given, on real observations."""
-    space, most = env.observation_space(env_params), {"uint8": 256, "bool": 2}.get(config.buffer_dtype, math.inf)
-    if is_discrete(space) and space.n > most:
-        raise ValueError(f"buffer_dtype is {config.buffer_dtype!r}, and {config.env_id} has {space.n} observations")
-    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(env_params))
-    if config.buffer_dtype == "same" or traced:
-        return
-    with jax.ensure_compile_time_eval():  # for real, also where `make` itself is traced
-        obs = some_observations(env, env_params, 64)
-        # Not within that program: the compiler takes a conversion there and back for none at all.
-        restored = decode(encode(obs, config.buffer_dtype), config.buffer_dtype, obs)
-        error = np.abs(np.asarray(obs, np.float64) - np.asarray(restored, np.float64)).max()
-    if not error == 0:
-        raise ValueError(
-            f"buffer_dtype is {config.buffer_dtype!r}, which changes observations of {config.env_id} by up to "
-            f"{error:.3g}; it must be 'same', or 'uint8' for whole numbers to 255, or 'bool' for 0 and 1"
-        )
-
-
-def make_task(config: Config, env: Any, env_params: Any) -> Task:
-    """The network and the optimiser for an environment's spaces."""
-    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
-    network = Network(
-        num_actions=action_space.n,
-        dueling=config.dueling,
-        hidden_sizes=config.hidden_sizes,
-        activation=config.activation,
-        conv_layers=config.conv_layers,
-    )
-    optimizer = optax.scale_by_adam(eps=config.adam_eps)
-    if config.max_grad_norm is not None:
-        optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
-    return Task(config, env, env_params, obs_space, action_space.n, network, optimizer)
-
-
-def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
-    """Build the agent for an environment of gymnax >= 1.0; without `env`, for the gymnax id in `config.env_id`.
-
-    Raises ValueError, in one line, for settings or spaces that cannot train, and for a `buffer_dtype` that does not
-    give back what the environment shows.
-    """
-    check(config)
-    if env is None:
-        import gymnax
-
-        env, _ = gymnax.make(config.env_id)
-    env_params = env.default_params if env_params is None else env_params
-    obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
     if not is_discrete(action_space):
         raise ValueError(f"{config.env_id} has the action space {action_space}; DQN takes Discrete, PPO takes Box too")
     if not is_discrete(obs_space) and not hasattr(obs_space, "low"):
         raise ValueError(f"{config.env_id} has the observation space {obs_space}; DQN takes Discrete or Box")
-    if len(obs_space.shape) == 3:
-        size = min(obs_space.shape[:2])
-        for _, kernel, stride in config.conv_layers:
-            size = (size - kernel) // stride + 1
-        if size < 1:
-            raise ValueError(f"conv_layers {config.conv_layers} leave nothing of images of shape {obs_space.shape}")
-    check_storage(config, env, env_params)
-    task = make_task(config, env, env_params)
-    steps_per_update = config.cycles_per_update * config.train_frequency
-    num_updates = config.total_timesteps // steps_per_update
-
-    def value(state: State, obs: jax.Array) -> jax.Array:
-        return forward(task, state.params, obs[None])[0]
-
-    def policy(state: State, obs: jax.Array) -> jax.Array:
-        return epsilon_greedy(value(state, obs), 0.0)
-
-    return Agent(partial(init, task), partial(update, task, num_updates), policy, value, num_updates, steps_per_update)
 
 
-def train(config: Config, key: jax.Array, env: Any = None, env_params: Any = None) -> tuple[State, dict[str, Any]]:
-    """Train one seed; vmap over `key` for many. Returns its state, and diagnostics `[num_updates]`."""
-    agent = make(config, env, env_params)
-    return jax.lax.scan(agent.update, agent.init(key), jnp.arange(agent.num_updates))
+def check_settings(config: Any) -> None:
+    """Raise ValueError, in one line, for a setting of another type than its own, or outside its interval."""
+
+    def allowed(x: Any, hint: Any) -> Any:
+        kinds = get_args(hint)
+        if get_origin(hint) is Literal:
+            return x in kinds
+        if type(None) in kinds:
+            return x is None or allowed(x, kinds[0])
+        if get_origin(hint) is tuple:
+            kinds = kinds[:1] * len(x) if isinstance(x, tuple) and ... in kinds else kinds
+            return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
+        if hint not in (int, float):
+            return hint not in (bool, str) or isinstance(x, hint)
+        y = np.asarray(x)  # a setting that is a leaf may have a number for each row
+        at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
+        return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
+
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
+        low, high = map(float, interval[1:-1].split(","))
+        if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
+            within = f" in {interval}" * ("int" in field.type or "float" in field.type)
+            raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 
 def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, State]:
     """What `rlref export` wrote: the agent, and a state for its `policy` and `value` (not for training on)."""
-    with np.load(path) as file:
-        settings, leaves = json.loads(str(file["config"])), {name: file[name] for name in file if "state/" in name}
 
     def tuples(x: Any) -> Any:
         return tuple(map(tuples, x)) if isinstance(x, list) else x
 
+    with np.load(path) as file:
+        settings, leaves = json.loads(str(file["config"])), {name: file[name] for name in file if "state/" in name}
     agent = make(Config(**{name: tuples(x) for name, x in settings.items()}), env, env_params)
     paths, tree = jax.tree.flatten_with_path(agent.init(jax.random.key(0)))
     fresh = {"state/" + jax.tree_util.keystr(where, simple=True, separator="/"): x for where, x in paths}
@@ -808,14 +728,13 @@ def load(path: Any, env: Any = None, env_params: Any = None) -> tuple[Agent, Sta
 
 
 if __name__ == "__main__":
-    import importlib.util
     import sys
+    from importlib.util import find_spec
 
-    if importlib.util.find_spec("rlref"):
+    if find_spec("rlref"):
         from rlref.cli import main
 
         sys.exit(main(["train", __file__, *sys.argv[1:]]))
-    keys = jax.vmap(jax.random.key)(jnp.arange(4))
-    _, diagnostics = jax.jit(jax.vmap(train, in_axes=(None, 0)))(Config(), keys)
+    _, diagnostics = jax.jit(jax.vmap(train, in_axes=(None, 0)))(Config(), jax.vmap(jax.random.key)(jnp.arange(4)))
     for name, x in diagnostics.items():
         print(f"{name:22}", *(f"{y:12.5g}" for y in x[:, -1]))

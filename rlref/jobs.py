@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rlref import envs, evaluation, memory, runs
@@ -52,7 +53,7 @@ class Job:
     @functools.cached_property
     def row(self) -> memory.Row:
         """One row as it is traced, and what it takes. Raises UsageError for an update that cannot be trained with."""
-        return memory.row_of(self.make, self.config_of(0), self.name)
+        return memory.row_of(self.make, self.config_of(0), self.name, self.source)
 
     @property
     def name(self) -> str:
@@ -133,9 +134,51 @@ class Job:
 def agent_of(module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
     """The agent of a Config. Raises UsageError for settings or spaces that cannot train."""
     try:
-        return module.make(config, env, env_params)
+        agent = module.make(config, env, env_params)
     except ValueError as error:
         raise UsageError(str(error)) from error
+    check_storage(config, env, env_params)
+    return agent
+
+
+def check_storage(config: Any, env: Any, env_params: Any) -> None:
+    """Raise UsageError if `config.buffer_dtype` cannot hold what the environment shows random actions, or ever may.
+
+    What it shows later an agent tells of itself, as the metric `unstorable_fraction`.
+    """
+    dtype, space = getattr(config, "buffer_dtype", "same"), env.observation_space(env_params)
+    if dtype not in ("uint8", "bool"):
+        return
+    if hasattr(space, "n") and space.n > {"uint8": 256, "bool": 2}[dtype]:
+        raise UsageError(f"buffer_dtype is {dtype!r}, and {config.env_id} has {space.n} observations")
+    obs = some_observations(env, env_params, 64)
+    stored = obs != 0 if dtype == "bool" else obs.astype(jnp.uint8)
+    error = np.abs(np.asarray(obs, np.float64) - np.asarray(stored, np.float64)).max()
+    if not error == 0:
+        raise UsageError(
+            f"buffer_dtype is {dtype!r}, which changes observations of {config.env_id} by up to "
+            f"{error:.3g}; it must be 'same', or 'uint8' for whole numbers to 255, or 'bool' for 0 and 1"
+        )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
+    """What random actions meet in 16 environments, and the final observations, all in one row `[...]`."""
+    space = env.action_space(env_params)
+
+    def episodes(key: jax.Array) -> jax.Array:
+        key, key_reset = jax.random.split(key)
+        start = env.reset(key_reset, env_params)
+
+        def step(carry: Any, key: jax.Array) -> Any:
+            key_act, key_env = jax.random.split(key)
+            obs, env_state, *_, info = env.step(key_env, carry[1], space.sample(key_act), env_params)
+            return (obs, env_state), jnp.stack([obs, info["final_observation"]])
+
+        return jax.lax.scan(step, start, jax.random.split(key, steps))[1]
+
+    obs = jax.vmap(episodes)(jax.random.split(jax.random.key(0), 16))
+    return obs.reshape(-1, *obs.shape[3:])
 
 
 def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = None) -> Job:

@@ -1,8 +1,10 @@
 """A row of training as it is traced: its update, how much memory it takes, and how much there is."""
 
 import collections
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jax_core
 
+from rlref import agents
 from rlref.errors import UsageError
 
 IN_PLACE = {"dynamic_update_slice", "scatter", "scan", "while", "cond", "jit", "pjit"}  # operations that write in place
@@ -30,21 +33,23 @@ class Row(NamedTuple):
     """what a copy of its state takes, where copies are in the memory that trains: on a CPU"""
 
 
-def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent") -> Row:
+def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent", source: Path | None = None) -> Row:
     """Trace `init` and `update` of the agent that `make` gives for a Config.
 
     Raises UsageError if `update` does not return a state like the one it gets and a dictionary of numbers, with
-    env_steps among them. `name` is what the agent is called there.
+    env_steps among them, or if either raises. `name` is what the agent is called there, `source` is its file.
     """
     config = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.float32), config)
-    state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
+    with in_a_line(name, source):
+        state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
 
     def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         returned = make(config).update(state, step)
-        check_update(name, state, returned)
+        check_update(name, state, returned, source)
         return returned
 
-    jaxpr, shapes = jax.make_jaxpr(update, return_shape=True)(config, state, jnp.int32(0))
+    with in_a_line(name, source):
+        jaxpr, shapes = jax.make_jaxpr(update, return_shape=True)(config, state, jnp.int32(0))
 
     def as_traced(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
         leaves = jax_core.jaxpr_as_fun(jaxpr)(*jax.tree.leaves((config, state, step)))
@@ -56,7 +61,22 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent") -> Row:
     return Row(update if again else as_traced, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), copied)
 
 
-def check_update(name: str, state: Any, returned: Any) -> None:
+@contextlib.contextmanager
+def in_a_line(name: str, source: Path | None) -> Iterator[None]:
+    """Turn what an agent's own code raises into one line that says where; what comes from elsewhere is passed on."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:  # the user's own code: anything can come
+        where = agents.where_raised(error, source)
+        if not where:
+            raise
+        said = next(iter(str(error).strip().splitlines()), "")
+        raise UsageError(f"{name}, {where}: {type(error).__name__}: {said}") from error
+
+
+def check_update(name: str, state: Any, returned: Any, source: Path | None = None) -> None:
     """Raise UsageError unless an update that gets `state` may return this."""
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
         raise UsageError(f"the update of {name} must return a pair: the new state, and a dictionary of diagnostics")
@@ -73,7 +93,10 @@ def check_update(name: str, state: Any, returned: Any) -> None:
     for key, x in diagnostics.items():
         number = isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and np.ndim(x) == 0
         if not isinstance(key, str) or not number:
-            raise UsageError(f"the update of {name} must return one number as the diagnostic {key!r}, by a string")
+            lines = [e.begins[0] for e in agents.entries_of(source) if e.name == key] if source else []
+            where = f"{name}, line {lines[-1]}: its update" if lines else f"the update of {name}"
+            what = f", not {jax.typeof(x).str_short()}" if isinstance(x, jax.Array) else ""
+            raise UsageError(f"{where} must return one number as the diagnostic {key!r}{what}, by a string")
     if "env_steps" not in diagnostics:
         raise UsageError(f"{name} does not report env_steps, the environment steps so far: its update must")
 

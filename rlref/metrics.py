@@ -259,6 +259,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("target_distance", "|online - target parameters| just before a sync, mean over syncs", "1", _OWN, _DQN),
     Metric("target_step", "|change of the target parameters| at a sync, mean over syncs", "1", _OWN, _DQN),
     Metric("buffer_fill", "share of the replay buffer that is filled", "1", _OWN, _DQN),
+    Metric(
+        "unstorable_fraction",
+        "share of the steps whose observation, or final one, the replay buffer changes, as buffer_dtype cannot hold it",
+        "1",
+        _OWN,
+        _DQN,
+    ),
     Metric("sample_age", "mean age of the transitions learned from", "steps", "Fedus et al. 2020", _DQN),
     Metric(
         "learning_rate",

@@ -47,30 +47,16 @@ class Range(NamedTuple):
 Choices = tuple[Any, ...]
 Space = Mapping[str, Range | Choices]
 
-SPACE: dict[str, Range] = {
-    "learning_rate": Range(1e-5, 1e-2, "log"),
-    "gamma": Range(0.9, 0.999, "complement"),
-    "gae_lambda": Range(0.8, 1.0),
-    "clip_coef": Range(0.05, 0.5, "log"),
-    "ent_coef": Range(1e-4, 0.1, "log"),
-    "vf_coef": Range(0.1, 2.0, "log"),
-    "max_grad_norm": Range(0.1, 10.0, "log"),
-    "end_e": Range(0.005, 0.2, "log"),
-    "exploration_fraction": Range(0.05, 0.9),
-    "tau": Range(0.05, 1.0, "log"),
-    "elite_fraction": Range(0.03, 0.5, "log"),
-    "init_variance": Range(0.01, 100.0, "log"),
-    "extra_variance": Range(0.001, 10.0, "log"),
-    "extra_variance_fraction": Range(0.1, 1.0),
-    "smoothing": Range(0.0, 0.9),
-}
-"""What is searched where nobody says otherwise: those of these that the agent has and does not set to None."""
+
+def usual(config: Any) -> dict[str, Range]:
+    """What is searched where nobody says otherwise, as the agent's Config has it beside each setting as `search`."""
+    return {f.name: Range(*f.metadata["search"]) for f in dataclasses.fields(config) if f.metadata.get("search")}
 
 
 def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Range | Choices]:
     """The space that a command line names: NAME=LOW:HIGH, NAME=LOW:HIGH:SCALE or NAME=A,B,C each.
 
-    Without a scale it is that of SPACE, or else log for two positive numbers that are a factor of 100 apart, or more.
+    Without a scale it is the setting's usual one, or else log for two positive numbers that are a factor of 100 apart, or more.
     Raises UsageError for anything else.
     """
     space: dict[str, Range | Choices] = {}
@@ -82,11 +68,12 @@ def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Ra
         if name in space:
             raise UsageError(f"{name} is given twice")
         variants.changed(module, config, {name: None})
-        space[name] = parsed_range(name, values) if ":" in values else parsed_choices(values)
+        usual_scale = usual(config)[name].scale if name in usual(config) else None
+        space[name] = parsed_range(name, values, usual_scale) if ":" in values else parsed_choices(values)
     return space
 
 
-def parsed_range(name: str, text: str) -> Range:
+def parsed_range(name: str, text: str, usual_scale: str | None) -> Range:
     """LOW:HIGH[:SCALE]."""
     low, high, *rest = text.split(":")
     try:
@@ -96,7 +83,7 @@ def parsed_range(name: str, text: str) -> Range:
     if rest:
         return Range(*ends, ":".join(rest))
     far = 0 < 100 * ends[0] <= ends[1]
-    return Range(*ends, SPACE[name].scale if name in SPACE else "log" if far else "linear")
+    return Range(*ends, usual_scale or ("log" if far else "linear"))
 
 
 def parsed_choices(text: str) -> Choices:
@@ -111,7 +98,7 @@ def checked(module: ModuleType, config: Any, space: Space | None, env: Any, env_
     """The space to search. Raises UsageError where a setting cannot be drawn from it."""
     traced = jobs.traced_settings(config)
     if space is None:
-        space = {name: x for name, x in SPACE.items() if traced.get(name) is not None}
+        space = {name: x for name, x in usual(config).items() if traced.get(name) is not None}
     if not space:
         raise UsageError("there is nothing to search: name settings and their ranges, as learning_rate=1e-5:1e-2:log")
     for name, x in space.items():

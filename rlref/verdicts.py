@@ -343,6 +343,15 @@ def buffer_off(m: Series) -> Look:
 
 
 @check(
+    "ERROR", DQN, "Replay buffer changes observations", "unstorable_fraction", source="rlref", explains=EVERYTHING,
+    tries="buffer_dtype same; or uint8 for whole numbers to 255, bool for 0 and 1",
+)  # fmt: skip
+def observations_changed(m: Series) -> Look:
+    """The environment shows what buffer_dtype cannot hold, so learning is from other observations than acting."""
+    return above(m["unstorable_fraction"], 0)
+
+
+@check(
     "WARN", DQN, "Replay is not uniform in age", "mean age of samples / age of the oldest", source="rlref",
     window=0.05, share=0.8, explains=(*CRITIC, *POLICY),
     tries="does sampling reach exactly what is filled, and writing go round the whole buffer?",

@@ -103,8 +103,8 @@ PPO = [
     ),
     Mutant(
         "log-prob of another sample",
-        "log_prob = policy.log_prob(action)\n",
-        "log_prob = policy.log_prob(jnp.roll(action, 1, axis=0))\n",
+        "log_prob, sent = policy.log_prob(action), ",
+        "log_prob, sent = policy.log_prob(jnp.roll(action, 1, axis=0)), ",
         "rollout",
     ),
     Mutant(
@@ -222,8 +222,8 @@ PPO = [
     ),
     Mutant(
         "value left in scaled units",
-        "return value[0] * reward_scale(state.return_moments)",
-        "return value[0]",
+        "else value[0] * reward_scale(state.return_moments)",
+        "else value[0]",
         "evaluation",
     ),
     Mutant(
@@ -312,8 +312,9 @@ PPO = [
     ),
     Mutant(
         "gradient clipped after Adam",
-        "optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.scale_by_adam(eps=config.adam_eps))",
-        "optax.chain(optax.scale_by_adam(eps=config.adam_eps), optax.clip_by_global_norm(config.max_grad_norm))",
+        "optax.clip_by_global_norm(config.max_grad_norm), optax.adam(learning_rate, eps=config.adam_eps)",
+        "optax.scale_by_adam(eps=config.adam_eps), optax.clip_by_global_norm(config.max_grad_norm), "
+        "optax.scale_by_learning_rate(learning_rate)",
         "gradient steps",
     ),
     Mutant(
@@ -356,8 +357,8 @@ PPO = [
     ),
     Mutant(
         "images cut at the first patch",
-        "patches = [row[:, :, c : c + stride * width : stride] for row in rows for c in range(kernel)]",
-        "patches = [row[:, :, 0 : stride * width : stride] for row in rows for c in range(kernel)]",
+        "row[:, :, c : c + stride * width : stride]",
+        "row[:, :, 0 : stride * width : stride]",
         "network",
     ),
     Mutant(
@@ -404,8 +405,8 @@ PPO = [
     ),
     Mutant(
         "next values of the same observations",
-        "for obs in (rollout.obs, rollout.final_obs)",
-        "for obs in (rollout.obs, rollout.obs)",
+        "flat(rollout.final_obs)",
+        "flat(rollout.obs)",
         "batch",
     ),
     Mutant(
@@ -484,8 +485,8 @@ PPO = [
     ),
     Mutant(
         "sampling noise shared by environments",
-        "distribution.noise(key_act, (*shape, task.network.num_outputs))",
-        "distribution.noise(key_act, (config.num_steps, 1, task.network.num_outputs))",
+        "distribution.noise(key_act, (*shape, task.num_outputs))",
+        "distribution.noise(key_act, (shape[0], 1, task.num_outputs))",
         "random keys",
     ),
     Mutant(
@@ -499,8 +500,8 @@ DQN = [
     Mutant("target never synced", "synced = jnp.where(sync, mixed, old)", "synced = old", "target network"),
     Mutant(
         "target aliases online",
-        "target = targets(task, state.target_params, unravel(params), batch, epsilon[-1])",
-        "target = targets(task, unravel(params), unravel(params), batch, epsilon[-1])",
+        "target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])",
+        "target = targets(task, unravel(params), unravel(params), batch, cycle.epsilon[-1])",
         "target network",
     ),
     Mutant(
@@ -530,8 +531,8 @@ DQN = [
     ),
     Mutant(
         "bootstrap from the reset observation",
-        'final_obs = encoded(info["final_observation"])',
-        "final_obs = encoded(next_obs)",
+        'final_obs, dtype = info["final_observation"], config',
+        "final_obs, dtype = next_obs, config",
         "replay",
     ),
     Mutant("returns summed across an ending", "counted &= ~ended[:, k]", "counted &= True", "returns"),
@@ -602,11 +603,16 @@ DQN = [
         "    block = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), block)",
         "replay",
     ),
-    Mutant("write index stuck", "cycle * shape[1] % capacity, num_envs)", "cycle * 0, num_envs)", "replay"),
+    Mutant(
+        "write index stuck",
+        "Cycle(cycle * shape[1] % capacity, learning",
+        "Cycle(cycle * 0, learning",
+        "replay",
+    ),
     Mutant(
         "buffer stops when it is full",
-        "cycle * shape[1] % capacity, num_envs)",
-        "jnp.minimum(cycle * shape[1], capacity - shape[1]), num_envs)",
+        "Cycle(cycle * shape[1] % capacity, learning",
+        "Cycle(jnp.minimum(cycle * shape[1], capacity - shape[1]), learning",
         "replay",
     ),
     Mutant(
@@ -659,7 +665,7 @@ DQN = [
         "rewards shifted by their mean",
         "target = targets(task, state.target_params,",
         "batch = batch._replace(reward=batch.reward - batch.reward.mean())\n"
-        "        target = targets(task, state.target_params,",
+        "    target = targets(task, state.target_params,",
         "targets",
     ),
     Mutant("learning-rate schedule inverted", "(1 - step / num_updates)", "(step / num_updates)", "learning rate"),
@@ -696,8 +702,8 @@ DQN = [
     Mutant("warm-up ignored", "learning = done >= config.learning_starts", "learning = done >= 0", "replay"),
     Mutant(
         "optimiser starts anew in every update",
-        "task.optimizer.update(gradient, state.opt_state)",
-        "task.optimizer.update(gradient, task.optimizer.init(params))",
+        "optimizer.update(gradient, state.opt_state, params)",
+        "optimizer.update(gradient, optimizer.init(params), params)",
         "gradient steps",
     ),
     Mutant(
@@ -772,12 +778,22 @@ DQN = [
         "return forward(task, state.target_params, obs[None])[0]",
         "evaluation",
     ),
-    Mutant("learning rate missing", "change = -learning_rate * change", "change = -1e-3 * change", "gradient steps"),
-    Mutant("gradient ascent", "change = -learning_rate * change", "change = learning_rate * change", "gradient steps"),
+    Mutant(
+        "learning rate missing",
+        "optax.adam(learning_rate, eps",
+        "optax.adam(1e-3, eps",
+        "gradient steps",
+    ),
+    Mutant(
+        "gradient ascent",
+        "optax.adam(learning_rate, eps",
+        "optax.adam(-learning_rate, eps",
+        "gradient steps",
+    ),
     Mutant(
         "clip of the gradient's norm missing",
-        "optimizer = optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)",
-        "pass",
+        "optax.clip_by_global_norm(config.max_grad_norm)",
+        "optax.identity()",
         "gradient steps",
     ),
     Mutant("sum of the errors for their mean", "return error.mean(), q", "return error.sum(), q", "loss"),
@@ -840,14 +856,18 @@ DQN = [
     ),
     Mutant(
         "target network of the update's start",
-        "targets(task, state.target_params, unravel(params), batch, epsilon[-1])",
-        "targets(task, before.target_params, unravel(params), batch, epsilon[-1])",
+        "    (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))"
+        "\n",
+        "    right = targets\n"
+        '    globals()["targets"] = lambda task, _, *others: right(task, before.target_params, *others)\n'
+        "    (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))"
+        '\n    globals()["targets"] = right\n',
         "target network",
     ),
     Mutant(
         "Adam's moments move in the warm-up",
-        "(params + change, opt_state), (params, state.opt_state))",
-        "(params + change, opt_state), (params, opt_state))",
+        "new, (params, state.opt_state))",
+        "new, (params, opt_state))",
         "replay",
     ),
     Mutant(
@@ -872,7 +892,7 @@ DQN = [
     Mutant(
         "gradient at the update's start",
         "gradient = gradient_of(params)",
-        "gradient = gradient_of(flat_params)",
+        "gradient = gradient_of(ravel_pytree(state.params)[0])",
         "acting",
     ),
     Mutant(

@@ -26,7 +26,10 @@ def test_values_stay_within_their_range():
     assert x.tolist() == [0.123457, 0.765432]
 
 
-@pytest.mark.parametrize("x", space.SPACE.values(), ids=space.SPACE)
+USUAL = {name: x for module in (ppo, dqn, cem) for name, x in space.usual(module.Config()).items()}
+
+
+@pytest.mark.parametrize("x", USUAL.values(), ids=USUAL)
 def test_place_is_where_a_value_is(x):
     assert x.place(float(x.at(np.array(0.3)))) == pytest.approx(0.3, abs=1e-4)
 

@@ -57,7 +57,7 @@ def healthy(kind):
             "env_steps": steps, "learning_rate": 2.5e-4, "gradient_steps": np.where(steps == 10_000, 1, 100 * learning),
             "epsilon": epsilon, "entropy": epsilon / 2, "relative_entropy": epsilon / 2, "action_entropy": 0.6,
             "kl": 0.01, "churn": 0.05, "td_loss": 1, "buffer_fill": np.minimum(steps / 10_000, 1),
-            "overestimation": 0.1,
+            "overestimation": 0.1, "unstorable_fraction": 0,
             "sample_age": np.where(learning, np.minimum(steps, 10_000) / 2, np.nan),
             "target_step": np.where(learning, 0.1, np.nan), "target_distance": np.where(learning, 0.1, np.nan),
         }  # fmt: skip
@@ -99,6 +99,7 @@ LATE = {
     "epsilon_off": ("dqn", 60, {"epsilon": 0.1}, {"epsilon": 0.055}),
     "exploration_missing": ("dqn", 20, {"action_entropy": 0.0}, {"action_entropy": 0.5}),
     "buffer_off": ("dqn", 60, {"buffer_fill": 0.5}, {"buffer_fill": 0.95}),
+    "observations_changed": ("dqn", 60, {"unstorable_fraction": 1e-3}, {"unstorable_fraction": 0}),
     "sample_age_off": ("dqn", 60, {"sample_age": 9000}, {"sample_age": 5500}),
     "target_frozen": ("dqn", 60, {"target_step": 0}, {"target_step": 1e-6}),
     "target_aliased": ("dqn", 60, {"target_distance": 0}, {"target_distance": 1e-6}),

@@ -1,6 +1,7 @@
 """What oracles are made of: the registry, what they ask with, and the tables that several ask on."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -85,6 +86,17 @@ def takes(module: ModuleType, **settings: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def task_of(module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
+    """What the functions of the agent's file take first. Raises CannotAskError unless `make` binds it to `init`."""
+    try:
+        init = module.make(config, env, env_params).init
+    except ValueError as error:
+        raise CannotAskError(f"its make refuses the settings: {error}") from error
+    if not isinstance(init, functools.partial) or len(init.args) != 1:
+        raise CannotAskError("its make does not bind a task to init, as partial(init, task)")
+    return init.args[0]
 
 
 def close(what: str, got: Any, wanted: Any, tolerance: float = 1e-4) -> None:

@@ -13,7 +13,18 @@ import numpy as np
 from gymnax.environments import spaces
 
 from probes.environments import Tabular, Targets, tables
-from probes.oracles.base import COUNT, SECOND, CannotAskError, Lopsided, close, configure, emitted, oracle, part
+from probes.oracles.base import (
+    COUNT,
+    SECOND,
+    CannotAskError,
+    Lopsided,
+    close,
+    configure,
+    emitted,
+    oracle,
+    part,
+    task_of,
+)
 
 
 @oracle("C", "the selection of elites, or the refit to them", elites="score num_elites", refit="candidates elite")
@@ -90,7 +101,6 @@ def divergences(module: ModuleType) -> None:
 @oracle(
     "C",
     "the fitness: where an episode's rewards end, or which random numbers candidates meet",
-    make_task="config env env_params",
     rollout="task candidates keys",
 )
 def first_episodes(module: ModuleType) -> None:
@@ -104,7 +114,7 @@ def first_episodes(module: ModuleType) -> None:
         params = dataclasses.replace(
             COUNT, terminated=np.array([terminated, terminated], bool).T, truncated=np.array([truncated] * 2, bool).T
         )
-        task = module.make_task(configure(module, hidden_sizes=()), Tabular(params), params)
+        task = task_of(module, configure(module, hidden_sizes=()), Tabular(params), params)
         total, length, ended = module.rollout(task, candidates, keys)
         what = f"of episodes that {how}"
         close(f"the return and the length, added up, {what}", total + length, np.full((5, 13), 9.0))
@@ -112,7 +122,7 @@ def first_episodes(module: ModuleType) -> None:
         close(f"the return on the same key {what}", total, np.tile(total[:1], (5, 1)))
     if len(set(np.asarray(total[0]).tolist())) < 2:
         raise AssertionError("13 rollouts all begin in the same of two states: their keys are not their own")
-    task = module.make_task(configure(module, hidden_sizes=(), max_episode_steps=2), Tabular(COUNT), COUNT)
+    task = task_of(module, configure(module, hidden_sizes=(), max_episode_steps=2), Tabular(COUNT), COUNT)
     total, length, ended = module.rollout(task, candidates, keys)
     close("the length of an episode cut after 2 steps", length, np.full((5, 13), 2))
     close("whether episodes cut after 2 steps ended", ended, total == 7)
@@ -140,7 +150,6 @@ class Whole(Lopsided):
 @oracle(
     "C",
     "the policy: its hidden layers, or how its outputs become actions",
-    make_task="config env env_params",
     act="task params obs",
 )
 def policy_outputs(module: ModuleType) -> None:
@@ -152,7 +161,7 @@ def policy_outputs(module: ModuleType) -> None:
     for env, env_params in ((Tabular(arms), arms), (Lopsided(params), params), (Whole(params), params)):
         for activation, squash in (("tanh", np.tanh), ("relu", lambda x: np.maximum(x, 0))):
             config = configure(module, hidden_sizes=(4, 6), activation=activation)
-            task = module.make_task(config, env, env_params)
+            task = task_of(module, config, env, env_params)
             if not hasattr(task, "unflatten"):
                 raise CannotAskError("its task has no unflatten")
             candidate = jnp.asarray(rng.normal(size=4 * 4 + 5 * 6 + 7 * 5), jnp.float32)
@@ -180,14 +189,13 @@ def policy_outputs(module: ModuleType) -> None:
 @oracle(
     "C",
     "the policy: its bounds, or its bias",
-    make_task="config env env_params",
     act="task params obs",
 )
 def actions(module: ModuleType) -> None:
     """Actions of a Box end at its bounds, on both sides; without anything to see they follow from the parameters."""
     obs, zeros = np.array([[1.0, -2.0, 0.5]]), np.zeros((1, 5))
     params = Targets(obs.astype(np.float32), zeros, zeros, np.float32(0), np.float32(0))
-    task = module.make_task(configure(module, hidden_sizes=()), Lopsided(params), params)
+    task = task_of(module, configure(module, hidden_sizes=()), Lopsided(params), params)
     drawn = jnp.asarray(np.random.default_rng(0).normal(size=(64, 4 * 5)), jnp.float32)
     far = np.asarray(jax.vmap(lambda p: module.act(task, 1e3 * p, jnp.asarray(obs, jnp.float32)))(drawn))
     for name, found, bound in (
@@ -234,7 +242,6 @@ class Generation(NamedTuple):
 
 
 GENERATION = {
-    "make_task": "config env env_params",
     "init": "task key",
     "rollout": "task candidates keys",
     "update": "task state step",
@@ -247,7 +254,7 @@ def generation(module: ModuleType) -> Generation:
     names = ("population_size", "elite_fraction", "num_rollouts", "num_eval_rollouts", "smoothing", "num_generations")
     sizes = dict(zip(names, (41, 0.2, 3, 5, 0.25, 20), strict=True))
     config = configure(module, **sizes, extra_variance=0.5, extra_variance_fraction=0.5, hidden_sizes=())
-    task = module.make_task(config, Tabular(SECOND), SECOND)
+    task = task_of(module, config, Tabular(SECOND), SECOND)
     rng = np.random.default_rng(0)
     mean, variance, weight = (
         rng.normal(size=10),

@@ -27,6 +27,7 @@ from probes.oracles.base import (
     same,
     so_far,
     takes,
+    task_of,
 )
 
 BUFFER = "obs action reward terminated truncated next_obs"
@@ -78,7 +79,7 @@ def asked_by_update(module: ModuleType, name: str) -> list[Any]:
     settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 5, "hidden_sizes": (16,), "batch_size": 31,
                 "buffer_size": 280, "learning_starts": 70, "target_network_frequency": 70, "n_step": 1,
                 "total_timesteps": 1400}  # fmt: skip
-    task = module.make_task(configure(module, **settings), Tabular(IDS), IDS)
+    task = task_of(module, configure(module, **settings), Tabular(IDS), IDS)
     original, asked = getattr(module, name), []
 
     def spy(*arguments: Any, **named: Any) -> Any:
@@ -99,7 +100,7 @@ def asked_by_update(module: ModuleType, name: str) -> list[Any]:
     return found
 
 
-WATCHED = {"make_task": "config env env_params", "init": "task key", "update": "task num_updates state step"}
+WATCHED = {"init": "task key", "update": "task num_updates state step"}
 
 
 @oracle("Q", "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step", **WATCHED)
@@ -125,7 +126,6 @@ def exploring_steps(module: ModuleType) -> None:
 @oracle(
     "Q",
     "the return, the discount, or the next observation of a sampled transition",
-    make_task="config env env_params",
     Buffer=BUFFER,
     sample="task buffer index like",
 )
@@ -141,7 +141,7 @@ def sampled_returns(module: ModuleType) -> None:
     ends = jnp.asarray(terminated), jnp.asarray(truncated)
     buffer = module.Buffer(stored_obs, jnp.asarray(action, jnp.int32), stored_reward, *ends, stored_next)
     for n in (1, 3):
-        task = module.make_task(configure(module, gamma=gamma, n_step=n, buffer_dtype="same"), Tabular(params), params)
+        task = task_of(module, configure(module, gamma=gamma, n_step=n, buffer_dtype="same"), Tabular(params), params)
         index = np.arange(size - n)[:, None] + np.arange(n)
         got = module.sample(task, buffer, jnp.asarray(index), jnp.zeros((1, 2)))
         total, discount, last = np.zeros(len(index)), np.zeros(len(index)), index[:, 0].copy()
@@ -181,7 +181,6 @@ def storage(module: ModuleType) -> None:
 @oracle(
     "Q",
     "the target: the reward, and the discounted value of the next state",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs options",
     targets="task target_params params batch epsilon",
@@ -191,7 +190,7 @@ def bootstrapped_targets(module: ModuleType) -> None:
     """Reward and discount times the target network's value of the next observation, where the online one is best."""
     rng = np.random.default_rng(0)
     params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0, 0.0]], next=[0])
-    task = module.make_task(configure(module, target="double", hidden_sizes=(16,)), Tabular(params), params)
+    task = task_of(module, configure(module, target="double", hidden_sizes=(16,)), Tabular(params), params)
     online, target = (module.init(task, jax.random.key(seed)).params for seed in range(2))
     obs, next_obs = jnp.asarray(rng.normal(size=(2, 40, 2)), jnp.float32)
     reward, discount = jnp.asarray(rng.normal(size=(2, 40)), jnp.float32)
@@ -205,7 +204,6 @@ def bootstrapped_targets(module: ModuleType) -> None:
 @oracle(
     "Q",
     "the loss, or the gather of the action taken",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs options",
     loss="params task batch target",
@@ -218,7 +216,7 @@ def td_loss(module: ModuleType) -> None:
     obs, action = jnp.asarray(rng.normal(size=(5, 2)), jnp.float32), jnp.array([2, 0, 1, 1, 0])
     zeros = jnp.zeros(5)
     for kind in (kind for kind in ("squared", "huber") if takes(module, loss=kind)):
-        task = module.make_task(configure(module, loss=kind, hidden_sizes=(16, 16)), Tabular(params), params)
+        task = task_of(module, configure(module, loss=kind, hidden_sizes=(16, 16)), Tabular(params), params)
         weights = module.init(task, jax.random.key(0)).params
         q = np.asarray(module.forward(task, weights, obs))[np.arange(5), action]
         error = np.array([0.1, -0.5, 3.0, -2.0, 0.0])
@@ -232,7 +230,6 @@ def td_loss(module: ModuleType) -> None:
 @oracle(
     "Q",
     "the dueling heads",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs options",
 )
@@ -242,7 +239,7 @@ def dueling_heads(module: ModuleType) -> None:
     need(module, "dueling")
     if not takes(module, dueling=True):
         raise CannotAskError("its make refuses dueling")
-    task = module.make_task(configure(module, dueling=True, hidden_sizes=(16,)), Tabular(params), params)
+    task = task_of(module, configure(module, dueling=True, hidden_sizes=(16,)), Tabular(params), params)
     weights, obs = module.init(task, jax.random.key(0)).params, jnp.array([[0.3, -0.4], [1.0, 2.0]])
     before = np.asarray(module.forward(task, weights, obs))
     if "value_head" not in weights["params"] or "head" not in weights["params"]:
@@ -258,7 +255,6 @@ def dueling_heads(module: ModuleType) -> None:
 @oracle(
     "Q",
     "which parameters are evaluated, or how greedily",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs options",
 )
@@ -266,7 +262,7 @@ def evaluated(module: ModuleType) -> None:
     """The value is the online network's, and the policy is one-hot of its largest."""
     params = tables(obs=[[0.3, -0.4]], reward=[[0.0, 0.0, 0.0]], next=[0])
     config = configure(module, hidden_sizes=(16,))
-    task, agent = module.make_task(config, Tabular(params), params), module.make(config, Tabular(params), params)
+    task, agent = task_of(module, config, Tabular(params), params), module.make(config, Tabular(params), params)
     state, other = (module.init(task, jax.random.key(seed)) for seed in range(2))
     part(state, "target_params")
     state = dataclasses.replace(state, target_params=other.params)
@@ -280,7 +276,6 @@ def evaluated(module: ModuleType) -> None:
 @oracle(
     "Q",
     "what is kept of a step, the action that is taken, or the episodes under way",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs options",
     collect="task state params epsilon draws",
@@ -290,7 +285,7 @@ def collected_steps(module: ModuleType) -> None:
     settings = {"num_envs": 7, "train_frequency": 77, "cycles_per_update": 1, "hidden_sizes": (16,), "gamma": 0.9,
                 "buffer_dtype": "same", "learning_starts": 77, "buffer_size": 154, "batch_size": 31,
                 "target_network_frequency": 77, "total_timesteps": 770}  # fmt: skip
-    task = module.make_task(configure(module, **settings), Tabular(IDS), IDS)
+    task = task_of(module, configure(module, **settings), Tabular(IDS), IDS)
     first, collect = module.init(task, jax.random.key(0)), jax.jit(partial(module.collect, task))
     # Parameters of their own: not those of the state, nor of its target network.
     acting = module.init(task, jax.random.key(7)).params
@@ -314,23 +309,21 @@ def collected_steps(module: ModuleType) -> None:
             close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
 
 
-@oracle("Q", "the optimiser, or its clip of the gradient's norm", make_task="config env env_params")
+@oracle("Q", "the optimiser, or its clip of the gradient's norm", make_optimizer="config learning_rate")
 def optimiser(module: ModuleType) -> None:
     """Two steps of Adam, written out, without a clip and with one."""
-    params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0]], next=[0])
     need(module, "max_grad_norm", "adam_eps")
-    gradient = np.array([3.0, -4.0, 0.5])
+    gradient, rate = np.array([3.0, -4.0, 0.5]), 0.03
     for bound in (None, 0.7):
-        task = module.make_task(configure(module, max_grad_norm=bound, adam_eps=0.1), Tabular(params), params)
-        if not hasattr(task, "optimizer"):
-            raise CannotAskError("its task has no optimizer")
-        state, mean, square = task.optimizer.init(jnp.zeros(3)), np.zeros(3), np.zeros(3)
+        optimizer = module.make_optimizer(configure(module, max_grad_norm=bound, adam_eps=0.1), jnp.float32(rate))
+        state, mean, square = optimizer.init(jnp.zeros(3)), np.zeros(3), np.zeros(3)
         for step, g in ((1, gradient), (2, 0.1 * gradient)):
-            got, state = task.optimizer.update(jnp.asarray(g, jnp.float32), state)
+            got, state = optimizer.update(jnp.asarray(g, jnp.float32), state, jnp.zeros(3))
             g = g * min(1.0, (math.inf if bound is None else bound) / float(np.linalg.norm(g)))
             mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g**2
-            wanted = (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 0.1)
-            close(f"step {step} of the optimiser, with max_grad_norm {bound}", np.abs(got), np.abs(wanted), 1e-3)
+            wanted = -rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 0.1)
+            what = f"step {step} of the optimiser, in learning rates, with max_grad_norm {bound}"
+            close(what, np.asarray(got) / rate, wanted / rate, 1e-3)
 
 
 @oracle("Q", "the replay buffer, or the warm-up", Buffer=BUFFER)

@@ -30,6 +30,7 @@ from probes.oracles.base import (
     part,
     rows_apart,
     so_far,
+    task_of,
 )
 
 
@@ -148,7 +149,7 @@ def reward_scaling(module: ModuleType) -> None:
     close("reward_scale where nothing varies", module.reward_scale(module.Moments(*jnp.array([5.0, 0.0, 100.0]))), 1.0)
 
 
-@oracle("A", "the gradient's noise scale", gradient_noise_scale="adam batch_size")
+@oracle("A", "the gradient's noise scale", gradient_noise_scale="opt_state batch_size")
 def noise_scale(module: ModuleType) -> None:
     """tr(Sigma) / |G|^2 in samples: the variance of minibatches' gradients, times their size, to the squared mean."""
     rng, adam = np.random.default_rng(0), optax.scale_by_adam()
@@ -168,14 +169,13 @@ def noise_scale(module: ModuleType) -> None:
 @oracle(
     "A",
     "the network: what it says of one observation depends on the others in the batch, or its policy is none",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs_moments obs options",
 )
 def observations_apart(module: ModuleType) -> None:
     """Policy and value of an observation are the same alone and in a batch; probabilities add up to 1."""
     params = tables(obs=[[0.3, -0.5]], reward=[[0.0] * 5], next=[0])
-    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(params), params)
+    task = task_of(module, configure(module, hidden_sizes=(16,)), Tabular(params), params)
     weights = module.init(task, jax.random.key(0)).params
     weights = jax.tree.map(lambda x: x + 0.3, weights)  # where the policy is not nearly uniform
     obs = jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]])
@@ -186,7 +186,6 @@ def observations_apart(module: ModuleType) -> None:
 
 
 LOSS = {
-    "make_task": "config env env_params",
     "init": "task key",
     "forward": "task params obs_moments obs options",
     "loss": "params task obs_moments batch",
@@ -221,7 +220,7 @@ def loss_of(module: ModuleType) -> Loss:
     rng = np.random.default_rng(0)
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0, 0.0]], next=[0], terminated=True)
     config = configure(module, norm_adv=False, clip_vloss=True, vf_coef=0.5, ent_coef=0.1, clip_coef=0.2)
-    task = module.make_task(config, Tabular(params), params)
+    task = task_of(module, config, Tabular(params), params)
     flat, unravel = ravel_pytree(module.init(task, jax.random.key(0)).params)
     weights = unravel(flat + 0.2 * jnp.asarray(rng.normal(size=len(flat)), jnp.float32))
     obs, action = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32), jnp.array([0, 1, 1, 0])
@@ -229,7 +228,7 @@ def loss_of(module: ModuleType) -> Loss:
 
     def total(weights: Any, vf_coef: Any, ent_coef: Any, samples: jax.Array) -> Any:
         ratio, advantage, moved, target = samples.T
-        own = module.make_task(config.replace(vf_coef=vf_coef, ent_coef=ent_coef), Tabular(params), params)
+        own = task_of(module, config.replace(vf_coef=vf_coef, ent_coef=ent_coef), Tabular(params), params)
         old = value - moved
         log_prob = policy.log_prob(action) - jnp.log(ratio)
         batch = module.Batch(obs, action, policy, log_prob, old, advantage, old + target)
@@ -297,7 +296,6 @@ def policy_loss(module: ModuleType) -> None:
 @oracle(
     "A",
     "the gradient steps: optimiser, clip of the gradient's norm, normalised advantages, or their metrics",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs_moments obs options",
     loss="params task obs_moments batch",
@@ -310,7 +308,7 @@ def gradient_steps(module: ModuleType) -> None:
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0] * 5], next=[0], terminated=True)
     config = configure(module, norm_adv=True, clip_vloss=False, max_grad_norm=0.7, adam_eps=0.1, hidden_sizes=(16,),
                        clip_coef=0.2, ent_coef=0.1, vf_coef=0.5, target_kl=None)  # fmt: skip
-    task, skipping = (module.make_task(x, Tabular(params), params) for x in (config, config.replace(target_kl=1e-9)))
+    task, skipping = (task_of(module, x, Tabular(params), params) for x in (config, config.replace(target_kl=1e-9)))
     state = module.init(task, jax.random.key(0))
     flat, unravel = ravel_pytree(state.params)
     flat += 0.5 * jnp.asarray(rng.normal(size=len(flat)), jnp.float32)  # to where the policy is not nearly uniform
@@ -379,7 +377,6 @@ def gradient_steps(module: ModuleType) -> None:
 @oracle(
     "A",
     "metrics: the mean over gradient steps",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs_moments obs options",
     diagnose="task state batch part aux",
@@ -388,7 +385,7 @@ def gradient_steps(module: ModuleType) -> None:
 def means_of_steps(module: ModuleType) -> None:
     """Steps that target_kl left out do not count; the first ratio is that of the first minibatch."""
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0] * 5], next=[0], terminated=True)
-    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(params), params)
+    task = task_of(module, configure(module, hidden_sizes=(16,)), Tabular(params), params)
     state, obs, zeros = module.init(task, jax.random.key(0)), jnp.ones((6, 3)), jnp.zeros(6)
     policy, _ = module.forward(task, state.params, None, obs)
     batch = module.Batch(obs, jnp.zeros(6, jnp.int32), policy, zeros, zeros, zeros, zeros)
@@ -407,14 +404,14 @@ def means_of_steps(module: ModuleType) -> None:
 @oracle(
     "A",
     "what a rollout keeps: observations, log-probabilities, endings, final observations, or episodes under way",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs_moments obs options",
     collect="task state key",
 )
 def transitions(module: ModuleType) -> None:
     """What is kept of two rollouts in a row is what the environment did, with the probabilities it was done with."""
-    task = module.make_task(configure(module, num_envs=7, num_steps=11, hidden_sizes=(16,)), Tabular(IDS), IDS)
+    config = configure(module, num_envs=7, num_steps=11, num_minibatches=7, hidden_sizes=(16,))
+    task = task_of(module, config, Tabular(IDS), IDS)
     state, collect = module.init(task, jax.random.key(0)), jax.jit(partial(module.collect, task))
     first, rollout = collect(state, jax.random.key(1))
     last, more = collect(first, jax.random.key(2))
@@ -439,20 +436,19 @@ BOXED = Targets(
 )
 
 
-@oracle("A", "the clipping of actions to a Box", make_task="config env env_params", env_action="task action")
+@oracle("A", "the clipping of actions to a Box", env_action="task action")
 def clipped_actions(module: ModuleType) -> None:
     """Each dimension is cut at its own bounds, and left as it is within them; whole actions are not touched."""
-    task = module.make_task(configure(module, hidden_sizes=(16,)), Lopsided(BOXED), BOXED)
+    task = task_of(module, configure(module, hidden_sizes=(16,)), Lopsided(BOXED), BOXED)
     action = 6 * np.random.default_rng(0).normal(size=(30, 5))
     close("env_action", module.env_action(task, jnp.asarray(action)), action.clip(Lopsided.low, Lopsided.high))
-    task = module.make_task(configure(module, hidden_sizes=(16,)), Tabular(IDS), IDS)
+    task = task_of(module, configure(module, hidden_sizes=(16,)), Tabular(IDS), IDS)
     close("env_action of whole actions", module.env_action(task, jnp.array([1, 0, 1])), [1, 0, 1])
 
 
 @oracle(
     "A",
     "what a rollout keeps of actions in a Box, which are clipped for the environment alone; or their evaluation",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs_moments obs options",
     collect="task state key",
@@ -460,7 +456,7 @@ def clipped_actions(module: ModuleType) -> None:
 def boxed_transitions(module: ModuleType) -> None:
     """Actions are kept as they were drawn, with their log-probability then; the rewards are those of clipped ones."""
     config = configure(module, num_envs=7, num_steps=11, num_minibatches=7, hidden_sizes=(16,), init_log_std=0.5)
-    task = module.make_task(config, Lopsided(BOXED), BOXED)
+    task = task_of(module, config, Lopsided(BOXED), BOXED)
     state = module.init(task, jax.random.key(0))
     _, kept = jax.jit(partial(module.collect, task))(state, jax.random.key(1))
     obs = kept.obs.reshape(77, 1)
@@ -483,7 +479,6 @@ def boxed_transitions(module: ModuleType) -> None:
 
 
 BATCH = {
-    "make_task": "config env env_params",
     "init": "task key",
     "forward": "task params obs_moments obs options",
     "collect": "task state key",
@@ -511,7 +506,7 @@ def compare_batches(module: ModuleType, scaled: bool) -> None:
     if scaled:
         settings |= {"normalize_observations": True, "scale_rewards": True}
     config = configure(module, gamma=gamma, gae_lambda=gae_lambda, learning_rate=0.04, **settings)
-    task = module.make_task(config, Tabular(IDS), IDS)
+    task = task_of(module, config, Tabular(IDS), IDS)
     state = module.init(task, jax.random.key(0))
     obs_moments = state.obs_moments if scaled else None
     given, collected = [], []
@@ -567,7 +562,6 @@ def compare_batches(module: ModuleType, scaled: bool) -> None:
 @oracle(
     "A",
     "which observations and rewards the running statistics have seen, or what is evaluated with them",
-    make_task="config env env_params",
     init="task key",
     forward="task params obs_moments obs options",
     update="task num_updates state step",
@@ -578,7 +572,7 @@ def statistics_seen(module: ModuleType) -> None:
     gamma, before = 0.9, 100.0
     settings = {"num_envs": 7, "num_steps": 11, "num_minibatches": 7, "hidden_sizes": (16,), "gamma": gamma}
     config = configure(module, normalize_observations=True, scale_rewards=True, **settings)
-    task, agent = module.make_task(config, Tabular(CYCLE), CYCLE), module.make(config, Tabular(CYCLE), CYCLE)
+    task, agent = task_of(module, config, Tabular(CYCLE), CYCLE), module.make(config, Tabular(CYCLE), CYCLE)
     earlier = (
         module.Moments(jnp.arange(4.0), jnp.arange(1.0, 5.0), jnp.float32(before)),
         module.Moments(*jnp.array([2.0, 9.0, before])),

@@ -9,7 +9,7 @@ import numpy as np
 from gymnax.environments import spaces
 
 from probes.environments import Tabular, tables
-from probes.oracles.base import CannotAskError, close, configure, oracle
+from probes.oracles.base import CannotAskError, close, configure, oracle, task_of
 
 
 @oracle("AQ", "explained variance", explained_variance="target value")
@@ -33,9 +33,7 @@ def shown_features(module: ModuleType) -> None:
     close("the sum of features of an image with one pixel of 255", np.asarray(shown).sum(), 1.0)
 
 
-@oracle(
-    "AQ", "the network on images: convolutions and their strides", make_task="config env env_params", init="task key"
-)
+@oracle("AQ", "the network on images: convolutions and their strides", init="task key")
 def convolved_images(module: ModuleType) -> None:
     """Values of images are those of the layers written out: windows of each size, as far apart as the stride says."""
     rng = np.random.default_rng(0)
@@ -43,7 +41,7 @@ def convolved_images(module: ModuleType) -> None:
     params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
     windows = ((4, 3, 2), (5, 2, 1))
     config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu")
-    state = module.init(module.make_task(config, Tabular(params), params), jax.random.key(0))
+    state = module.init(task_of(module, config, Tabular(params), params), jax.random.key(0))
     layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
     head = "value_head" if "value_head" in layers else "head"
     convolutions = sorted(name for name in layers if "conv" in name)

@@ -10,9 +10,9 @@ A search over the parameters of a deterministic policy, without gradients or val
 let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
 2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
 
-Read `update`, `rollout`, `elites`, `refit`: that is CEM, 69 lines. To edit a copy: a policy in `act` and `make`, a
-metric in `diagnose`, a setting in `Config`. Every function is written for ONE seed; batching over seeds is the caller's
-`vmap`. What agent files repeat is the price of copying one alone.
+Read `update`, `rollout`, `elites`, `refit`: that is CEM, 69 lines; the loop is in `train`. To edit a copy: a policy in
+`act` and `make`, a metric in `diagnose`, a setting in `Config`. Every function is for ONE seed; batching over seeds is
+the caller's `vmap`. Agent files repeat code so that each can be copied alone.
 
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
 `F` features, `B` observations.
@@ -37,18 +37,18 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma
 
 MIN_VARIANCE = 1e-12  # of a parameter: where candidates have become alike; at 0 no KL is defined
-ELITES_TRIED = 4  # drawn from a generation's elites, whose return on fresh keys shows the selection bias
+ELITES_TRIED = 4  # elites that are played once more, on fresh keys, to measure the selection bias
 Metrics = dict[str, Array]
 
 
 # ---- Settings and types ----------------------------------------------------------------------------------------------
 def static(default: Any, interval: str = "[1, inf)") -> Any:
-    """A setting that shapes the program; its whole numbers are within `interval`."""
+    """A setting that shapes the program; whole numbers must be within `interval`."""
     return flax.struct.field(pytree_node=False, default=default, metadata={"interval": interval})
 
 
 def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = ()) -> Any:
-    """A float, traced, so that it can be vmapped. `rlref sweep` draws it from `search`: lowest, highest, scale."""
+    """A float within `interval`: traced, so it can be vmapped. `search`: lowest, highest, scale for `rlref sweep`."""
     return flax.struct.field(default=default, metadata={"interval": interval, "search": search})
 
 
@@ -56,19 +56,19 @@ def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = 
 class Config:
     """Settings of CEM."""
 
-    env_id: str = static("CartPole-v1")  # environment: a gymnax id, or package.module:make_env
+    env_id: str = static("CartPole-v1")  # a gymnax id; in rlref's commands also package.module:make_env
     num_generations: int = static(15)  # generations of one seed
     population_size: int = static(64, "[2, inf)")  # candidates drawn in a generation
     elite_fraction: float = leaf(0.125, "(0, 1]", (0.03, 0.5, "log"))  # of candidates, refitted to; at least 2 of them
     num_rollouts: int = static(4)  # episodes of each candidate in a generation; all meet the same random numbers
     num_eval_rollouts: int = static(16)  # episodes of the new mean, and of some elites, on fresh keys; not in env_steps
-    # steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it (evaluations by
-    # rlref's runner play on to that)
+    # steps after which an episode is cut; None: where the environment's max_steps_in_episode cuts it, as in
+    # evaluations by rlref's runner in any case
     max_episode_steps: int | None = static(None)
     init_variance: float = leaf(1.0, f"[{MIN_VARIANCE:g}, inf)", (0.01, 100.0, "log"))  # of every parameter; mean 0
     # added to every parameter's variance after the first generation, and linearly less from then on
     extra_variance: float = leaf(0.25, "[0, inf)", (0.001, 10.0, "log"))
-    extra_variance_fraction: float = leaf(0.5, "(0, 1]", (0.1, 1.0, "linear"))  # of generations, until it is 0
+    extra_variance_fraction: float = leaf(0.5, "(0, 1]", (0.1, 1.0, "linear"))  # share of generations until it is 0
     # share of the old mean and variance (extra variance included) that is kept: 1 - alpha of de Boer et al. 2005
     smoothing: float = leaf(0.0, "[0, 1)", (0.0, 0.9, "linear"))
     hidden_sizes: tuple[int, ...] = static(())  # units of each hidden layer; none: a linear policy
@@ -86,7 +86,7 @@ class State:
 
 
 class Task(NamedTuple):
-    """What training never changes. Every function below takes it, none closes over it: so each can be used alone."""
+    """What training never changes: an argument of every function that needs it, so that each can be called alone."""
 
     config: Config
     env: Any
@@ -99,11 +99,11 @@ class Task(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """What `make` returns, and all that the runner, the probes and the scripts use: functions bound to their `Task`."""
+    """What `make` returns, and all that rlref's runner and probes use of this file: functions bound to their `Task`."""
 
     init: Callable[[Array], State]  # key -> state of one seed
     update: Callable[[State, Array], tuple[State, Metrics]]  # step: int32, never batched -> float32 scalars
-    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: its action, flat, and as many zeros
+    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: mean [D], its action; std [D], 0
     policy: Callable[[State, Array], Any]
     value: Callable[[State, Array], Array] | None  # None: there are no values
     num_updates: int  # generations
@@ -232,7 +232,7 @@ def refit(candidates: Array, elite: Array) -> tuple[Array, Array]:
 
 
 def extra_variance_at(config: Config, generation: Any) -> Array:
-    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0), from 100 on).
+    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0), at first 100).
 
     Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
     """
@@ -242,7 +242,7 @@ def extra_variance_at(config: Config, generation: Any) -> Array:
 
 # ---- Policy ----------------------------------------------------------------------------------------------------------
 def act(task: Task, params: Array, obs: Array) -> Array:
-    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: of the largest output; or tanh."""
+    """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: the largest output; Box: tanh."""
     x = features(obs, task.obs_space)
     *hidden, head = task.unflatten(params)
     activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
@@ -358,7 +358,7 @@ def explained_variance(returns: Array) -> Array:
     return jnp.where(varies, 1 - mean_square / rollouts / variance, jnp.nan)
 
 
-# ---- Checks ----------------------------------------------------------------------------------------------------------
+# ---- Checks and loading ----------------------------------------------------------------------------------------------
 def check(config: Config, obs_space: Any, action_space: Any, limit: Any) -> None:
     """Raise ValueError, in one line, for settings, spaces or a length of episodes that cannot train."""
     check_settings(config)
@@ -398,7 +398,7 @@ def check_settings(config: Any) -> None:
             return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
         if hint not in (int, float):
             return hint not in (bool, str) or isinstance(x, hint)
-        y = np.asarray(x)  # a setting that is a leaf may have a number for each row
+        y = np.asarray(x)  # a leaf may be an array, a number for each vmapped training
         at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
         return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
 
@@ -407,7 +407,7 @@ def check_settings(config: Any) -> None:
         x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
         low, high = map(float, interval[1:-1].split(","))
         if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
-            within = f" in {interval}" * ("int" in field.type or "float" in field.type)
+            within = f" in {interval}" if "int" in field.type or "float" in field.type else ""
             raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 

@@ -6,10 +6,10 @@
 
 Expected: `rlref train dqn` ends on CartPole-v1 at an IQM of at least 490 over 32 seeds, as rlref's README shows.
 
-Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 144 lines. To
-edit a copy: a network in `Network` and `make`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
-`Config`. Every function is written for ONE seed; batching over seeds is the caller's `vmap`. What agent files repeat is
-the price of copying one alone.
+Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 144 lines; the loop is in
+`train`. To edit a copy: a network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
+`Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code so that
+each can be copied alone.
 
 Time is laid out so that no branch depends on data. One update is `C` cycles; a cycle is `T` steps in each of `N`
 environments, then one gradient step. Warm-up, epsilon, syncs of the target network, and the place in the replay buffer
@@ -45,12 +45,12 @@ Metrics = dict[str, Array]
 
 # ---- Settings and types ----------------------------------------------------------------------------------------------
 def static(default: Any, interval: str = "[1, inf)") -> Any:
-    """A setting that shapes the program; its whole numbers are within `interval`."""
+    """A setting that shapes the program; whole numbers must be within `interval`."""
     return flax.struct.field(pytree_node=False, default=default, metadata={"interval": interval})
 
 
 def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = ()) -> Any:
-    """A float, traced, so that it can be vmapped. `rlref sweep` draws it from `search`: lowest, highest, scale."""
+    """A float within `interval`: traced, so it can be vmapped. `search`: lowest, highest, scale for `rlref sweep`."""
     return flax.struct.field(default=default, metadata={"interval": interval, "search": search})
 
 
@@ -58,13 +58,13 @@ def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = 
 class Config:
     """Settings of DQN. The defaults are CleanRL's for CartPole-v1, with ten environments side by side and double Q."""
 
-    env_id: str = static("CartPole-v1")  # environment: a gymnax id, or package.module:make_env
+    env_id: str = static("CartPole-v1")  # a gymnax id; in rlref's commands also package.module:make_env
     total_timesteps: int = static(500_000, "[1, 2147483648)")  # environment steps of one seed
     num_envs: int = static(10)  # environments stepped side by side in one seed
     train_frequency: int = static(10)  # environment steps between gradient steps; a multiple of num_envs
     cycles_per_update: int = static(100)  # gradient steps of one update, which is what diagnostics are reported over
     learning_starts: int = static(10_000)  # environment steps before the first gradient step
-    buffer_size: int = static(10_000, "[1, 2147483648)")  # transitions it holds; a multiple of train_frequency
+    buffer_size: int = static(10_000, "[1, 2147483648)")  # transitions that are kept; a multiple of train_frequency
     # how observations are stored: as they come, as bytes (whole numbers to 255), or as bits (0 and 1)
     buffer_dtype: Literal["same", "uint8", "bool"] = static("same")
     batch_size: int = static(128)  # transitions of one gradient step
@@ -73,7 +73,7 @@ class Config:
     adam_eps: float = leaf(1e-8, "(0, inf)")  # Adam's epsilon
     max_grad_norm: float | None = leaf(None, "(0, inf]", (0.1, 10.0, "log"))  # clip the gradient's norm; None: do not
     gamma: float = leaf(0.99, "[0, 1]", (0.9, 0.999, "complement"))  # discount per step
-    n_step: int = static(1)  # rewards summed before the bootstrap; above 1 uncorrected for actions that were explored
+    n_step: int = static(1)  # rewards summed before the bootstrap; above 1 without correction for exploring actions
     # value of the next state: the target network's at the online network's best action, its maximum, or its mean under
     # the epsilon-greedy policy
     target: Literal["double", "max", "expected_sarsa"] = static("double")
@@ -82,7 +82,7 @@ class Config:
     loss: Literal["squared", "huber"] = static("squared")  # half the squared error, or Huber's, linear beyond 1
     start_e: float = leaf(1.0, "[0, 1]")  # probability of a random action at the start
     end_e: float = leaf(0.05, "[0, 1]", (0.005, 0.2, "log"))  # probability of a random action at the end
-    exploration_fraction: float = leaf(0.5, "[0, 1]", (0.05, 0.9, "linear"))  # of the steps over which it falls
+    exploration_fraction: float = leaf(0.5, "[0, 1]", (0.05, 0.9, "linear"))  # share of the steps over which it falls
     # separate heads for the state's value and the actions' advantages (Wang et al. 2016, arXiv:1511.06581)
     dueling: bool = static(False)
     hidden_sizes: tuple[int, ...] = static((120, 84))  # units of each hidden layer
@@ -141,7 +141,7 @@ class Batch(NamedTuple):
 
 
 class Cycle(NamedTuple):
-    """What is settled of a cycle before it begins; stacked to `[C, ...]`, or by syncs of the target network."""
+    """The plan of a cycle, made before it begins; stacked to `[C, ...]`, then grouped by syncs of the target."""
 
     row: Array  # where its first step is written in the replay buffer
     learning: Array  # bool, whether the warm-up is over
@@ -173,7 +173,7 @@ class Learned(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What training never changes. Every function below takes it, none closes over it: so each can be used alone."""
+    """What training never changes: an argument of every function that needs it, so that each can be called alone."""
 
     config: Config
     env: Any
@@ -184,7 +184,7 @@ class Task(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """What `make` returns, and all that the runner, the probes and the scripts use: functions bound to their `Task`."""
+    """What `make` returns, and all that rlref's runner and probes use of this file: functions bound to their `Task`."""
 
     init: Callable[[Array], State]  # key -> state of one seed
     update: Callable[[State, Array], tuple[State, Metrics]]  # step: int32, never batched -> float32 scalars
@@ -227,7 +227,7 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
 
 
 def make_optimizer(config: Config, learning_rate: Any) -> optax.GradientTransformation:
-    """The optimiser of one update, with that update's learning rate: a schedule in it would keep a counter per seed."""
+    """The optimiser of one update, at its learning rate, which follows from `step` and not from a count per seed."""
     clip = optax.identity() if config.max_grad_norm is None else optax.clip_by_global_norm(config.max_grad_norm)
     return optax.chain(clip, optax.adam(learning_rate, eps=config.adam_eps))
 
@@ -242,7 +242,7 @@ def init(task: Task, key: Array) -> State:
     empty, zeros = jnp.zeros((size, *stored.shape[1:]), stored.dtype), partial(jnp.zeros, size)
     return State(
         params=params,
-        target_params=jax.tree.map(jnp.copy, params),  # a buffer of its own: states are donated
+        target_params=jax.tree.map(jnp.copy, params),  # a buffer of its own: the runner donates states
         opt_state=make_optimizer(config, config.learning_rate).init(ravel_pytree(params)[0]),
         key=key,
         env_state=env_state,
@@ -256,7 +256,7 @@ def init(task: Task, key: Array) -> State:
 
 
 def new_episodes(num_envs: int) -> Episode:
-    """Sums before the first step, each an array of its own: states are donated."""
+    """Sums before the first step, each an array of its own: the runner donates states."""
     zeros = partial(jnp.zeros, num_envs)
     return Episode(zeros(), zeros(jnp.int32), zeros(), zeros(), jnp.ones(num_envs))
 
@@ -283,7 +283,7 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     rows = (cycle + 1) * shape[1]
     index, age = replay_indices(bits[:-1], rows[:, None], capacity, num_envs, config.n_step)
 
-    # Cycles up to a sync, then the sync. Between syncs longer than an update, most updates end without one.
+    # Cycles up to a sync, then the sync. Where syncs are further apart than an update, most updates end without one.
     period = config.target_network_frequency // config.train_frequency
     inner = min(period, cycles)
     plan = Cycle(cycle * shape[1] % capacity, learning, epsilon, draws, index)
@@ -291,8 +291,8 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     sync = ((cycle + 1) % period == 0) & learning
     sync = sync.reshape(-1, inner)[:, -1]
     before = state  # its networks are what the update began with
-    # One vector instead of a dozen arrays: an optimiser step is then a few kernels instead of a hundred. An optimiser
-    # that looks at single layers (LAMB, Muon, masks) takes them whole: `state.params, lambda x: x` here, as in `init`.
+    # One vector instead of a dozen arrays: an optimiser step is a few kernels, not a hundred. One that looks at single
+    # layers (LAMB, Muon, masks) takes `unravel(gradient)`, `unravel(params)`, in `init` `params`; ravel its change.
     params, unravel = ravel_pytree(state.params)
     cycles_until_sync = partial(until_sync, task, make_optimizer(config, learning_rate), unravel)
     (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))
@@ -487,7 +487,7 @@ class Network(nn.Module):
         activation = getattr(nn, self.activation)
         for i, (size, kernel, stride) in enumerate(self.conv_layers if x.ndim == 4 else ()):
             x = activation(nn.Dense(size, name=f"conv_{i}")(patches(x, kernel, stride)))
-            self.sow("intermediates", "hidden", x)  # handed to `dormant_fraction` alone, and free elsewhere
+            self.sow("intermediates", "hidden", x)  # for `dormant_fraction` alone: not needed, and free elsewhere
         x = x.reshape(x.shape[0], -1)
         for i, size in enumerate(self.hidden_sizes):
             x = activation(nn.Dense(size, name=f"hidden_{i}")(x))
@@ -643,7 +643,7 @@ def record_episodes(state: State, ended: Array, episode_return: Array, episode_l
     )
 
 
-# ---- Checks ----------------------------------------------------------------------------------------------------------
+# ---- Checks and loading ----------------------------------------------------------------------------------------------
 def check(config: Config, obs_space: Any, action_space: Any) -> None:
     """Raise ValueError, in one line, for settings or spaces that cannot train."""
     check_settings(config)
@@ -676,7 +676,7 @@ def check(config: Config, obs_space: Any, action_space: Any) -> None:
     works = [x for x in grid if steps // x * x >= config.learning_starts]
     nearest = sorted(sorted(works, key=lambda x: abs(x - period))[:3])
     when = f"between learning_starts = {config.learning_starts} and the end at {steps}"
-    rule = f"a divisor or a multiple of {one_update}, and one of train_frequency, with a sync {when}, such as {nearest}"
+    rule = f"a divisor or a multiple of {one_update}, and of train_frequency, with a sync {when}, such as {nearest}"
     require(period in works, "target_network_frequency", rule)
     if not is_discrete(action_space):
         raise ValueError(f"{config.env_id} has the action space {action_space}; DQN takes Discrete, PPO takes Box too")
@@ -698,7 +698,7 @@ def check_settings(config: Any) -> None:
             return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
         if hint not in (int, float):
             return hint not in (bool, str) or isinstance(x, hint)
-        y = np.asarray(x)  # a setting that is a leaf may have a number for each row
+        y = np.asarray(x)  # a leaf may be an array, a number for each vmapped training
         at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
         return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
 
@@ -707,7 +707,7 @@ def check_settings(config: Any) -> None:
         x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
         low, high = map(float, interval[1:-1].split(","))
         if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
-            within = f" in {interval}" * ("int" in field.type or "float" in field.type)
+            within = f" in {interval}" if "int" in field.type or "float" in field.type else ""
             raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 

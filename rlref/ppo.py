@@ -5,9 +5,9 @@
     jax.jit(jax.vmap(ppo.train, in_axes=(None, 0)))(ppo.Config(), keys)        many seeds, from Python
 
 Expected: `rlref train ppo` ends on CartPole-v1 at an IQM of at least 499 over 32 seeds, as rlref's README shows.
-Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO, 127 lines. To edit a copy: a network in `Network` and
-`make`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in `Config`. Every function is written for
-ONE seed; batching over seeds is the caller's `vmap`. What agent files repeat is the price of copying one alone.
+Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO, 127 lines; the loop is in `train`. To edit a copy: a
+network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in `Config`. Every function is
+for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code so that each can be copied alone.
 
 Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `M` minibatches of an epoch, `A` actions,
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
@@ -38,12 +38,12 @@ Metrics = dict[str, Array]
 
 # ---- Settings and types ----------------------------------------------------------------------------------------------
 def static(default: Any, interval: str = "[1, inf)") -> Any:
-    """A setting that shapes the program; its whole numbers are within `interval`."""
+    """A setting that shapes the program; whole numbers must be within `interval`."""
     return flax.struct.field(pytree_node=False, default=default, metadata={"interval": interval})
 
 
 def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = ()) -> Any:
-    """A float, traced, so that it can be vmapped. `rlref sweep` draws it from `search`: lowest, highest, scale."""
+    """A float within `interval`: traced, so it can be vmapped. `search`: lowest, highest, scale for `rlref sweep`."""
     return flax.struct.field(default=default, metadata={"interval": interval, "search": search})
 
 
@@ -51,7 +51,7 @@ def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = 
 class Config:
     """Settings of PPO. The defaults are CleanRL's for CartPole-v1."""
 
-    env_id: str = static("CartPole-v1")  # environment: a gymnax id, or package.module:make_env
+    env_id: str = static("CartPole-v1")  # a gymnax id; in rlref's commands also package.module:make_env
     total_timesteps: int = static(500_000)  # environment steps of one seed
     num_envs: int = static(4)  # environments stepped side by side in one seed
     num_steps: int = static(128)  # steps of each environment in one rollout
@@ -68,7 +68,7 @@ class Config:
     clip_vloss: bool = static(True)  # clip the value's change to +- clip_coef as well
     ent_coef: float = leaf(0.01, "[0, inf)", (1e-4, 0.1, "log"))  # weight of the entropy bonus
     vf_coef: float = leaf(0.5, "[0, inf)", (0.1, 2.0, "log"))  # weight of the value loss
-    target_kl: float | None = leaf(None, "[0, inf)")  # nats; an epoch whose approximate KL is above it is the last one
+    target_kl: float | None = leaf(None, "[0, inf)")  # nats; the first epoch with a KL above is the last; None: off
     normalize_observations: bool = static(False)  # by the mean and std of all seen so far; then clip to +-10
     scale_rewards: bool = static(False)  # divide by the std of their discounted sum so far, never shift; clip to +-10
     hidden_sizes: tuple[int, ...] = static((64, 64))  # units of each hidden layer
@@ -101,7 +101,7 @@ class Rollout(NamedTuple):
 
     obs: Array
     action: Array  # as sampled: a Box action is clipped for the environment alone
-    policy: Categorical | DiagonalGaussian
+    policy: Categorical | DiagonalGaussian  # the distribution that the action was drawn from
     log_prob: Array
     reward: Array
     terminated: Array
@@ -124,7 +124,7 @@ class Batch(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What training never changes. Every function below takes it, none closes over it: so each can be used alone."""
+    """What training never changes: an argument of every function that needs it, so that each can be called alone."""
 
     config: Config
     env: Any
@@ -136,12 +136,12 @@ class Task(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """What `make` returns, and all that the runner, the probes and the scripts use: functions bound to their `Task`."""
+    """What `make` returns, and all that rlref's runner and probes use of this file: functions bound to their `Task`."""
 
     init: Callable[[Array], State]  # key -> state of one seed
     update: Callable[[State, Array], tuple[State, Metrics]]  # step: int32, never batched -> float32 scalars
     policy: Callable[[State, Array], Any]  # ONE raw observation -> probabilities [A]; Box: mean [D], std [D]
-    value: Callable[[State, Array], Array] | None  # ONE raw observation -> V, in the environment's reward
+    value: Callable[[State, Array], Array] | None  # ONE raw observation -> V, in the environment's units
     num_updates: int  # floor(total_timesteps / steps_per_update)
     steps_per_update: int  # environment steps of one update of one seed
 
@@ -185,7 +185,7 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
 
 
 def make_optimizer(config: Config, learning_rate: Any) -> optax.GradientTransformation:
-    """The optimiser of one update, with that update's learning rate: a schedule in it would keep a counter per seed."""
+    """The optimiser of one update, at its learning rate, which follows from `step` and not from a count per seed."""
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(learning_rate, eps=config.adam_eps))
 
 
@@ -241,7 +241,7 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     diagnostics |= summary("reward", reward)
     diagnostics |= {"env_steps": (step + 1.0) * reward.size, "episodes": ended.sum(), "learning_rate": learning_rate}
     if state.obs_moments is not None:
-        # Only now: one update uses one set of statistics throughout, so that its first ratio is exactly 1.
+        # Only now: one update uses one set of statistics throughout, so that its first ratio is 1.
         seen = flat(jnp.concatenate([rollout.obs[1:], state.obs[None]]))  # the first was counted when it was new
         state = replace(state, obs_moments=state.obs_moments.merge(Moments.of(features(seen, task.obs_space))))
     return state, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
@@ -287,7 +287,7 @@ def gae(reward: Array, value: Array, next_value: Array, terminated: Array, trunc
 
     Where people go wrong: `next_value` is of the step's FINAL observation, never of the one after a reset. A time limit
     does not end the value, so `truncated` keeps the bootstrap (Pardo et al. 2018, arXiv:1712.00378); yet the next step
-    belongs to another episode, so either ending cuts the trace. Nothing else of this file is needed to use it.
+    belongs to another episode, so either ending cuts the trace. But for imports it needs nothing of this file.
     """
     chex.assert_equal_shape((reward, value, next_value, terminated, truncated))
     delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
@@ -311,8 +311,8 @@ def minibatch_indices(key: Array, epochs: int, batch_size: int, num_minibatches:
 def learn(task: Task, state: State, batch: Batch, indices: Array, learning_rate: Array) -> tuple[State, Metrics]:
     """Epochs of minibatch gradient steps over one rollout, and diagnostics `[epochs, M]`."""
     optimizer, target_kl = make_optimizer(task.config, learning_rate), task.config.target_kl
-    # One vector instead of a dozen arrays: an optimiser step is then a few kernels instead of a hundred. An optimiser
-    # that looks at single layers (LAMB, Muon, masks) takes them whole: `state.params, lambda x: x` here, as in `init`.
+    # One vector instead of a dozen arrays: an optimiser step is a few kernels, not a hundred. One that looks at single
+    # layers (LAMB, Muon, masks) takes `unravel(gradient)`, `unravel(params)`, in `init` `params`; ravel its change.
     params, unravel = ravel_pytree(state.params)
     params_norm = jnp.sqrt(optax.tree.vdot(params, params))
 
@@ -339,7 +339,7 @@ def learn(task: Task, state: State, batch: Batch, indices: Array, learning_rate:
 
 
 def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> tuple[Array, Metrics]:
-    """PPO's objective, to be minimised, over one minibatch (Schulman et al. 2017, eq. 9); and what to know about it."""
+    """PPO's objective, to be minimised, over one minibatch (Schulman et al. 2017, eq. 9); and its diagnostics."""
     config = task.config
     policy, value = forward(task, params, obs_moments, batch.obs)
     log_ratio = policy.log_prob(batch.action) - batch.log_prob
@@ -416,7 +416,7 @@ class DiagonalGaussian:
 
 
 class Network(nn.Module):
-    """Actor and critic. Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso, two heads."""
+    """Policy, and V `[B]`. Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso, two heads."""
 
     num_outputs: int
     discrete: bool
@@ -428,7 +428,7 @@ class Network(nn.Module):
     def __call__(self, x: Array, init_log_std: Array) -> tuple[Categorical | DiagonalGaussian, Array]:
         actor = self.torso(x, "torso" if x.ndim == 4 else "actor")
         critic = actor if x.ndim == 4 else self.torso(x, "critic")
-        # A small last layer makes the first policy nearly uniform (37 details, core 2).
+        # A small last layer makes the first policy nearly uniform (37 details, core 2). `init_log_std` may be traced.
         outputs = nn.Dense(self.num_outputs, kernel_init=orthogonal(0.01), name="policy_head")(actor)
         value = nn.Dense(1, kernel_init=orthogonal(1.0), name="value_head")(critic)[..., 0]
         if self.discrete:
@@ -440,7 +440,7 @@ class Network(nn.Module):
         activation, init = getattr(nn, self.activation), orthogonal(math.sqrt(2))
         for i, (size, kernel, stride) in enumerate(self.conv_layers if x.ndim == 4 else ()):
             x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_conv_{i}")(patches(x, kernel, stride)))
-            self.sow("intermediates", "hidden", x)  # handed to `dormant_fraction` alone, and free elsewhere
+            self.sow("intermediates", "hidden", x)  # for `dormant_fraction` alone: not needed, and free elsewhere
         x = x.reshape(x.shape[0], -1)
         for i, size in enumerate(self.hidden_sizes):
             x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
@@ -510,7 +510,7 @@ def normalize(x: Array, moments: Moments) -> Array:
 
 
 def discounted_returns(start: Any, reward: Array, ended: Array, gamma: Any) -> tuple[Array, Array]:
-    """Sums `R_t = gamma R_{t-1} + r_t` that begin anew after an episode's end: to carry on `[N]`, and all `[T, N]`."""
+    """Sums `R_t = gamma R_{t-1} + r_t` that begin anew after an episode's end: the last `[N]` and all `[T, N]`."""
 
     def step(carry: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
         total = gamma * carry + x[0]
@@ -526,13 +526,13 @@ def reward_scale(moments: Moments) -> Array:
 
 # ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------
 def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) -> dict[str, Any]:
-    """What happened in this update, in scalars; `part` is a random minibatch of `batch`."""
+    """What happened in this update, in scalars: add yours below. `part` is a random minibatch of `batch`."""
     (policy, _), hidden = forward(task, state.params, state.obs_moments, part.obs, mutable=["intermediates"])
     entropy = batch.policy.entropy().mean()
     if isinstance(batch.policy, Categorical):
         relative_entropy = entropy / jnp.log(batch.policy.log_probs.shape[-1])  # one action: 0 / 0, undefined
     else:
-        relative_entropy = (batch.policy.log_std - task.config.init_log_std).mean()
+        relative_entropy = (batch.policy.log_std - task.config.init_log_std).mean()  # nats since the start
     applied, first_ratio_error = aux.pop("applied"), aux.pop("ratio_error")[0, 0]
     means = {name: x.mean(where=applied > 0) for name, x in aux.items()}
     finished = jnp.arange(RING) < state.num_episodes
@@ -553,8 +553,8 @@ def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) 
         "gradient_steps": applied.sum(),
         "gradient_noise_scale": gradient_noise_scale(state.opt_state, part.value.size),
         "dormant_fraction": dormant_fraction(hidden),
-        # Every step's losses, gradient and change of parameters are in `means`: one bad number anywhere shows.
-        # The reward's moments are not: one infinite reward would turn its scaling off, and go unseen.
+        # Every step's losses, gradient and change of parameters are in `means`: one bad number anywhere shows. The
+        # reward's moments are looked at as well: one infinite reward would turn its scaling off, and go unseen.
         "nonfinite": ~jnp.isfinite(jnp.stack([*means.values(), *jax.tree.leaves(state.return_moments)])).all(),
     }
 
@@ -585,7 +585,7 @@ def dormant_fraction(hidden: Any, tau: float = 0.025) -> Array:
 
 
 def gradient_noise_scale(opt_state: optax.OptState, batch_size: int) -> Array:
-    """tr(Sigma) / |G|^2 in samples (McCandlish et al. 2018, arXiv:1812.06162), by Adam's moments; NaN without them."""
+    """tr(Sigma) / |G|^2 in samples (arXiv:1812.06162), by Adam's moments with b1 .9 and b2 .999; NaN without them."""
     adam = [x for _, x in optax.tree.get_all_with_path(opt_state, "ScaleByAdamState")]
     if len(adam) != 1:
         return jnp.float32(jnp.nan)
@@ -608,14 +608,14 @@ def record_episodes(state: State, ended: Array, episode_return: Array, episode_l
     )
 
 
-# ---- Checks ----------------------------------------------------------------------------------------------------------
+# ---- Checks and loading ----------------------------------------------------------------------------------------------
 def check(config: Config, obs_space: Any, action_space: Any) -> None:
     """Raise ValueError, in one line, for settings or spaces that cannot train."""
     check_settings(config)
     size, wanted = config.num_envs * config.num_steps, config.num_minibatches
     batch = f"num_envs {config.num_envs} x num_steps {config.num_steps} = {size}"
     near = sorted((m for m in range(1, size + 1) if size % m == 0), key=lambda m: abs(m - wanted))[:3]
-    if wanted not in near:
+    if size % wanted:
         raise ValueError(f"num_minibatches is {wanted}; it must be a divisor of {batch}, such as {sorted(near)}")
     if config.total_timesteps < size:
         raise ValueError(f"total_timesteps is {config.total_timesteps}; it must be at least one update's {batch}")
@@ -638,7 +638,7 @@ def check_settings(config: Any) -> None:
             return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
         if hint not in (int, float):
             return hint not in (bool, str) or isinstance(x, hint)
-        y = np.asarray(x)  # a setting that is a leaf may have a number for each row
+        y = np.asarray(x)  # a leaf may be an array, a number for each vmapped training
         at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
         return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
 
@@ -647,7 +647,7 @@ def check_settings(config: Any) -> None:
         x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
         low, high = map(float, interval[1:-1].split(","))
         if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
-            within = f" in {interval}" * ("int" in field.type or "float" in field.type)
+            within = f" in {interval}" if "int" in field.type or "float" in field.type else ""
             raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 

@@ -56,8 +56,8 @@ def usual(config: Any) -> dict[str, Range]:
 def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Range | Choices]:
     """The space that a command line names: NAME=LOW:HIGH, NAME=LOW:HIGH:SCALE or NAME=A,B,C each.
 
-    Without a scale it is the setting's usual one, or else log for two positive numbers that are a factor of 100 apart, or more.
-    Raises UsageError for anything else.
+    Without a scale it is the setting's usual one, or else log for two positive numbers that are a factor of 100 apart,
+    or more. Raises UsageError for anything else.
     """
     space: dict[str, Range | Choices] = {}
     for text in texts:

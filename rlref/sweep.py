@@ -139,8 +139,8 @@ def sweep(
     Args:
       agent, env, env_params, memory_gb, display: as in `rlref.train`.
       config: what is not searched, and what the best is compared with.
-      space: setting -> its Range, or the choices there are; without it, those that the Config gives. Every combination of choices
-        that shape the program is a program of its own.
+      space: setting -> its Range, or the choices there are; without it, those that the Config gives. Every
+        combination of choices that shape the program is a program of its own.
       num_settings: how many to draw.
       num_seeds: seeds of each, at least 2; they have the ids from `seed` on, and `seed` draws the settings.
       confirm_seeds: fresh seeds to train the best, its neighbours and `config` with; 0 for none.

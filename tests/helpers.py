@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
 import rlref
@@ -25,6 +26,12 @@ def leaves_equal(a, b):
 
 def is_key(x):
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def adam_of(state):
+    """Adam's moments in an agent's state, wherever its optimiser keeps them."""
+    ((_, adam),) = optax.tree.get_all_with_path(state.opt_state, "ScaleByAdamState")
+    return adam
 
 
 def flat(params):

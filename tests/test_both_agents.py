@@ -1,5 +1,9 @@
 """What the agents' files repeat, so that each stands alone, must be the same in each."""
 
+import ast
+import inspect
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,3 +73,51 @@ def test_observations_of_rank_2_are_flattened(any_agent):
     got = any_agent.features(obs, spaces.Box(0, 12, (3, 2), jnp.int32))
     np.testing.assert_array_equal(got, [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]])
     assert got.dtype == jnp.float32
+
+
+REPEATED = {  # what agents repeat on purpose, to the letter
+    "static": "ppo dqn cem",
+    "leaf": "ppo dqn cem",
+    "check_settings": "ppo dqn cem",
+    "load": "ppo dqn cem",
+    "is_discrete": "ppo dqn cem",
+    "patches": "ppo dqn",
+    "features": "ppo dqn",
+    "explained_variance": "ppo dqn",
+    "dormant_fraction": "ppo dqn",
+    "record_episodes": "ppo dqn",
+    "train": "ppo dqn",
+}
+MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_what_agents_repeat_is_the_same_text(name):
+    texts = {inspect.getsource(getattr(MODULES[agent], name)) for agent in REPEATED[name].split()}
+    assert len(texts) == 1
+
+
+def test_the_command_line_of_a_copy_is_the_same_text():
+    ends = {inspect.getsource(module).partition("if __name__")[2] for module in MODULES.values()}
+    assert len(ends) == 1
+
+
+def test_the_docstring_says_what_the_algorithm_is_and_how_long(any_agent):
+    named, lines = re.search(r"Read (.*?): that is \w+, (\d+) lines", any_agent.__doc__, re.S).groups()
+    functions = re.findall(r"`(\w+)`", named)
+    assert sum(len(inspect.getsourcelines(getattr(any_agent, name))[0]) for name in functions) == int(lines)
+    places = [inspect.getsourcelines(getattr(any_agent, name))[1] for name in functions]
+    assert places == sorted(places)
+
+
+def test_sections_come_in_the_same_order(any_agent):
+    source = inspect.getsource(any_agent)
+    rulers = [title.split(":")[0] for title in re.findall(r"^# ---- (.*?) -+$", source, re.M)]
+    wanted = ["Settings and types", "Training", "The algorithm", "Diagnostics", "Checks and loading"]
+    assert [title for title in rulers if title in wanted] == wanted
+    names = [node.name for node in ast.parse(source).body if hasattr(node, "name")]
+    order = [
+        name for name in names if name in "Config State Task Agent train make init update diagnose check load".split()
+    ]
+    assert order == "Config State Task Agent train make init update diagnose check load".split()
+    assert len(source.splitlines()) <= {"ppo": 680, "dqn": 740, "cem": 440}[any_agent.__name__.rpartition(".")[2]]

@@ -532,7 +532,7 @@ def test_a_search_that_has_collapsed_keeps_its_numbers():
         ({"extra_variance_fraction": 0.0}, r"extra_variance_fraction is 0.0; it must be float in \(0, 1\]"),
         ({"smoothing": 1.0}, r"smoothing is 1.0; it must be float in \[0, 1\)"),
         ({"smoothing": "much"}, "smoothing is 'much'"),
-        ({"hidden_sizes": (0,)}, "hidden_sizes is .* a tuple of whole numbers"),
+        ({"hidden_sizes": (0,)}, r"hidden_sizes is .* tuple\[int, ...\] in \[1, inf\)"),
         ({"hidden_sizes": 8}, "hidden_sizes is 8"),
         ({"activation": "gelu"}, r"activation is 'gelu'; it must be Literal\['tanh', 'relu'\]"),
         ({"num_generations": 10**7, "max_episode_steps": 10**3}, r"10000000 .* 1000 steps .* must be below 2\^31"),

@@ -179,7 +179,7 @@ WRONG = [
     ("probe ppo --seed -1", "--seed is -1"),
     ("train dqn --env-id Pendulum-v1", "DQN takes Discrete, PPO takes Box too"),
     ("train dqn --buffer-size 100 --learning-starts 100", "buffer_size is 100; it must be at least batch_size = 128"),
-    ("train dqn --learning-starts 20000", "it must be at least learning_starts = 20000"),
+    ("train dqn --learning-starts 20000", "it must be at least batch_size = 128 and learning_starts = 20000"),
     ("train dqn --target-network-frequency 700", "such as [250, 500, 1000]"),
     ("train dqn --buffer-dtype uint8", "which changes observations of CartPole-v1 by up to"),
     ("train dqn --target sarsa", "expected_sarsa"),

@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 import math
 import re
@@ -15,7 +14,7 @@ import pytest
 import scipy.stats
 import toy_envs
 from gymnax.environments import spaces
-from helpers import child_environment, count_conds, flat, leaves_equal, task_of, trains_alone
+from helpers import adam_of, child_environment, count_conds, flat, leaves_equal, task_of, trains_alone
 from jax.flatten_util import ravel_pytree
 
 from rlref import dqn, metrics
@@ -105,7 +104,7 @@ def moments(x):
 
 def gradient_of(state):
     """The gradient of the first optimiser step, from Adam's first moment."""
-    adam = state.opt_state[1] if isinstance(state.opt_state, tuple) and len(state.opt_state) == 2 else state.opt_state
+    adam = adam_of(state)
     assert adam.count == 1
     return jax.tree.map(np.float64, ravel_pytree(state.params)[1](adam.mu / 0.1))["params"]
 
@@ -352,19 +351,6 @@ def test_bytes_of_a_transition_of_breakout(buffer_dtype, low, high):
     state = jax.eval_shape(dqn.make(config).init, jax.random.key(0))
     size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(state.buffer))
     assert low <= size / config.buffer_size <= high
-
-
-@pytest.mark.parametrize("buffer_dtype", ["uint8", "bool"])
-def test_a_buffer_that_would_change_observations_is_refused(buffer_dtype):
-    config = dqn.Config(buffer_dtype=buffer_dtype)
-    message = f"buffer_dtype is '{buffer_dtype}', which changes observations of CartPole-v1 by up to"
-    with pytest.raises(ValueError, match=message) as error:
-        dqn.make(config)
-    assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(dqn.train, config, jax.random.key(0))
-    with pytest.raises(ValueError, match=message):
-        jax.jit(jax.vmap(dqn.train, in_axes=(None, 0)))(config, jax.random.split(jax.random.key(0), 2))
 
 
 # Targets and loss.
@@ -671,7 +657,7 @@ def test_learning_rate_falls_linearly_to_zero(step, share, gradient_steps):
 def test_learning_starts_with_the_cycle_that_reaches_it(config, gradient_steps):
     states, diagnostics = run(config, begin(config), range(3))
     assert [d["gradient_steps"] for d in diagnostics] == gradient_steps
-    assert [state.opt_state.count for state in states] == np.cumsum([0, *gradient_steps]).tolist()
+    assert [adam_of(state).count for state in states] == np.cumsum([0, *gradient_steps]).tolist()
 
 
 LEARNED = [
@@ -1101,7 +1087,7 @@ def test_settings_can_be_vmapped_and_each_has_an_effect():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"total_timesteps": 0}, r"total_timesteps is 0; it must be int in \[1, inf\)"),
+        ({"total_timesteps": 0}, "total_timesteps is 0; it must be int in"),
         ({"num_envs": 0}, "num_envs is 0; it must be int in"),
         ({"num_envs": 2.0}, "num_envs is 2.0; it must be int in"),
         ({"num_envs": True}, "num_envs is True; it must be int in"),
@@ -1115,8 +1101,11 @@ def test_settings_can_be_vmapped_and_each_has_an_effect():
         ({"train_frequency": 5}, "train_frequency is 5; it must be a multiple of num_envs = 2, such as 4 or 6"),
         ({"train_frequency": 1}, "train_frequency is 1; it must be a multiple of num_envs = 2, such as 2$"),
         ({"buffer_size": 42}, "buffer_size is 42; it must be a multiple of train_frequency = 4, such as 40 or 44"),
-        ({"buffer_size": 12, "learning_starts": 8}, "buffer_size is 12; it must be at least batch_size = 16"),
-        ({"buffer_size": 20, "learning_starts": 24}, "buffer_size is 20; it must be at least learning_starts = 24"),
+        ({"buffer_size": 12, "learning_starts": 8}, "buffer_size is 12; it must be at least batch_size = 16 and"),
+        (
+            {"buffer_size": 20, "learning_starts": 24},
+            "buffer_size is 20; it must be at least batch_size = 16 and learning_starts = 24",
+        ),
         ({"learning_starts": 5, "n_step": 3}, "learning_starts is 5; it must be at least n_step x num_envs = 6"),
         ({"total_timesteps": 15}, "total_timesteps is 15; it must be at least one update's .* = 16"),
         (
@@ -1134,8 +1123,8 @@ def test_settings_can_be_vmapped_and_each_has_an_effect():
         ({"learning_starts": 161, "buffer_size": 164}, "learning_starts is 161; it must be at most the 160 steps"),
         ({"total_timesteps": 170, "target_network_frequency": 176}, "is 176; .* and the end at 160, such as"),
         ({"learning_starts": 36, "total_timesteps": 48, "target_network_frequency": 32}, "is 32; .* with a sync"),
-        ({"buffer_size": 2**31}, "buffer_size is 2147483648; it must be below"),
-        ({"total_timesteps": 2**31}, "total_timesteps is 2147483648; it must be at least .* and below 2"),
+        ({"buffer_size": 2**31}, r"buffer_size is 2147483648; it must be int in \[1, 2147483648\)"),
+        ({"total_timesteps": 2**31}, r"total_timesteps is 2147483648; it must be int in \[1, 2147483648\)"),
         ({"max_grad_norm": 0.0}, r"max_grad_norm is 0\.0; it must be float \| None in \(0, inf\]"),
         ({"buffer_dtype": "float16"}, r"buffer_dtype is 'float16'; it must be Literal\['same', 'uint8', 'bool'\]"),
         ({"target": "sarsa"}, r"target is 'sarsa'; it must be Literal\['double', 'max', 'expected_sarsa'\]"),
@@ -1143,7 +1132,6 @@ def test_settings_can_be_vmapped_and_each_has_an_effect():
         ({"activation": "gelu"}, r"activation is 'gelu'; it must be Literal\['tanh', 'relu'\]"),
         ({"anneal_lr": 1}, "anneal_lr is 1; it must be bool"),
         ({"dueling": None}, "dueling is None; it must be bool"),
-        ({"hidden_sizes": ()}, r"hidden_sizes is \(\); it must be"),
         ({"hidden_sizes": (8, 0)}, r"hidden_sizes is \(8, 0\)"),
         ({"hidden_sizes": [8]}, r"hidden_sizes is \[8\]; it must be tuple\[int, ...\] in"),
         ({"conv_layers": ((4, 3, 0),)}, r"conv_layers is \(\(4, 3, 0\),\); it must be tuple\[tuple\[int, int, int\]"),
@@ -1213,25 +1201,16 @@ def test_traced_settings_are_not_looked_at():
 
 
 @pytest.mark.parametrize(
-    ("n", "buffer_dtype", "fits"), [(256, "uint8", True), (257, "uint8", False), (3, "bool", False)]
-)
-def test_discrete_observations_have_to_fit_the_buffer_whether_they_are_met_or_not(n, buffer_dtype, fits):
-    env = toy_envs.Still(spaces.Discrete(n), spaces.Discrete(2))
-    with contextlib.nullcontext() if fits else pytest.raises(ValueError, match=f"has {n} observations"):
-        dqn.make(SMALL.replace(buffer_dtype=buffer_dtype), env)
-
-
-@pytest.mark.parametrize(
     ("obs_space", "action_space", "message"),
     [
         (spaces.Dict({"a": spaces.Discrete(2)}), spaces.Discrete(2), "observation space .* DQN takes Discrete or Box"),
         (spaces.Discrete(2), spaces.Box(-1, 1, (2,)), "action space .* DQN takes Discrete"),
-        (spaces.Box(0, 1, (9, 2, 1)), spaces.Discrete(2), r"conv_layers \(\(16, 3, 1\),\) leave nothing"),
+        (spaces.Box(0, 1, (9, 2, 1)), spaces.Discrete(2), r"conv_layers leave nothing of images: 3 x 3 does not fit"),
     ],
 )
 def test_bad_spaces_are_refused_in_one_line(obs_space, action_space, message):
     with pytest.raises(ValueError, match=message) as error:
-        dqn.make(SMALL, toy_envs.Still(obs_space, action_space))
+        dqn.make(SMALL, toy_envs.Still(obs_space, action_space)).init(jax.random.key(0))
     assert "\n" not in str(error.value)
 
 
@@ -1287,8 +1266,8 @@ print(diagnostics["env_steps"].shape, diagnostics["nonfinite"].max(), diagnostic
 def test_the_file_alone_trains(tmp_path):
     source = Path(dqn.__file__).read_text()
     for old, new in (("500_000", "2000"), ("10_000", "1000")):
-        assert source.count(f"= static({old})") >= 1
-        source = source.replace(f"= static({old})", f"= static({new})")
+        assert source.count(f"= static({old}") >= 1
+        source = source.replace(f"= static({old}", f"= static({new}")
     printed = trains_alone(source, tmp_path)
     assert printed["env_steps"] == [2000] * 4
     assert printed["gradient_steps"] == [100] * 4

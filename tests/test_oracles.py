@@ -290,7 +290,7 @@ def test_a_function_that_raises_is_at_fault_itself(tmp_path):
     ("old", "new", "message"),
     [
         ("jnp.exp(distribution.log_probs[0])\n", "distribution.log_probs[0, :2]\n", "it must be their probabilities"),
-        ("return value[0] * reward_scale", "return value * reward_scale", r"value gives an array of shape \(1,\)"),
+        ("return value[0] if", "return value if", r"value gives an array of shape \(1,\)"),
         ("@flax.struct.dataclass\nclass Config", "class Config", "its Config is no dataclass"),
     ],
 )

@@ -9,11 +9,9 @@ Expected: `rlref train cem` ends on CartPole-v1 at an IQM of at least 499 over 3
 A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
 let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
 2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
-
 Read `update`, `rollout`, `elites`, `refit`: that is CEM, 69 lines; the loop is in `train`. To edit a copy: a policy in
 `act` and `make`, a metric in `diagnose`, a setting in `Config`. Every function is for ONE seed; batching over seeds is
 the caller's `vmap`. Agent files repeat code so that each can be copied alone.
-
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
 `F` features, `B` observations.
 """
@@ -378,10 +376,9 @@ def check(config: Config, obs_space: Any, action_space: Any, limit: Any) -> None
     if not known or not 1 <= np.asarray(limit) < np.inf:
         unknown = f"no episode end that is known beforehand, its max_steps_in_episode is {limit}"
         raise ValueError(f"{name} has {unknown}; give max_episode_steps")
-    counts = {"num_generations": config.num_generations, "population_size": size, "num_rollouts": config.num_rollouts}
-    if math.prod(counts.values()) * int(limit) >= 2**31:
-        product = " x ".join(f"{name} {count}" for name, count in counts.items())
-        raise ValueError(f"{product} x {int(limit)} steps of an episode must be below 2^31")
+    counts = f"{config.num_generations} x population_size {size} x num_rollouts {config.num_rollouts} x {limit} steps"
+    if config.num_generations * size * config.num_rollouts * int(limit) >= 2**31:
+        raise ValueError(f"num_generations {counts} of an episode must be below 2^31")
 
 
 def check_settings(config: Any) -> None:
@@ -390,24 +387,27 @@ def check_settings(config: Any) -> None:
     def allowed(x: Any, hint: Any) -> Any:
         kinds = get_args(hint)
         if get_origin(hint) is Literal:
-            return x in kinds
+            return type(x) in map(type, kinds) and x in kinds
         if type(None) in kinds:
-            return x is None or allowed(x, kinds[0])
+            return x is None or any(allowed(x, kind) for kind in kinds if kind is not type(None))
         if get_origin(hint) is tuple:
             kinds = kinds[:1] * len(x) if isinstance(x, tuple) and ... in kinds else kinds
             return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
         if hint not in (int, float):
             return hint not in (bool, str) or isinstance(x, hint)
-        y = np.asarray(x)  # a leaf may be an array, a number for each vmapped training
+        whole = isinstance(x, int | np.integer) and not isinstance(x, bool)
+        if not (whole if hint is int else np.asarray(x).dtype.kind in "iuf"):
+            return False
+        y = np.asarray(x, np.float64 if hint is int else np.float32)  # an array: a number for each vmapped training
         at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
-        return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
+        return np.all((low < y) & (y < high) | at_ends)
 
     hints = get_type_hints(type(config))
     for field in fields(config):
         x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
-        low, high = map(float, interval[1:-1].split(","))
+        low, high = map(np.float32, interval[1:-1].split(","))
         if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
-            within = f" in {interval}" if "int" in field.type or "float" in field.type else ""
+            within = f" in {interval}" if "int" in str(field.type) or "float" in str(field.type) else ""
             raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 

@@ -6,15 +6,13 @@
 
 Expected: `rlref train dqn` ends on CartPole-v1 at an IQM of at least 490 over 32 seeds, as rlref's README shows.
 
-Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 144 lines; the loop is in
+Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 143 lines; the loop is in
 `train`. To edit a copy: a network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
-`Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code so that
-each can be copied alone.
+`Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code.
 
 Time is laid out so that no branch depends on data. One update is `C` cycles; a cycle is `T` steps in each of `N`
 environments, then one gradient step. Warm-up, epsilon, syncs of the target network, and the place in the replay buffer
 follow from the index of the update, which is the same for all seeds.
-
 Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` samples of a minibatch, `A` actions,
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
@@ -282,7 +280,6 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     bits = jax.random.bits(key_replay, (cycles + 1, config.batch_size))
     rows = (cycle + 1) * shape[1]
     index, age = replay_indices(bits[:-1], rows[:, None], capacity, num_envs, config.n_step)
-
     # Cycles up to a sync, then the sync. Where syncs are further apart than an update, most updates end without one.
     period = config.target_network_frequency // config.train_frequency
     inner = min(period, cycles)
@@ -545,8 +542,9 @@ def decode(stored: Array, buffer_dtype: str, like: Array) -> Array:
 
 def storable(obs: Array, buffer_dtype: str) -> Array:
     """Whether `encode` keeps observations `[B, ...]`, bool `[B]`; by their numbers, for XLA drops encode and decode."""
-    kept = {"uint8": (obs >= 0) & (obs <= 255) & (obs == jnp.floor(obs)), "bool": (obs == 0) | (obs == 1)}
-    return kept.get(buffer_dtype, jnp.ones_like(obs, bool)).reshape(obs.shape[0], -1).all(axis=1)
+    x = obs.reshape(obs.shape[0], -1).astype(jnp.float32)  # a number of 8 bits cannot be compared with 255
+    kept = {"uint8": (x >= 0) & (x <= 255) & (x == jnp.floor(x)), "bool": (x == 0) | (x == 1)}
+    return kept.get(buffer_dtype, jnp.ones_like(x, bool)).all(axis=1)
 
 
 # ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------
@@ -633,8 +631,7 @@ def record_episodes(state: State, ended: Array, episode_return: Array, episode_l
     """Write the episodes that ended in a rollout, arrays `[T, N]`, to the ring of the last `RING`."""
     ended = ended.reshape(-1)
     rank = jnp.cumsum(ended)  # 1 for the first that ended
-    kept = ended & (rank > rank[-1] - RING)
-    slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING itself is out of range: dropped
+    slot = jnp.where(ended & (rank > rank[-1] - RING), (state.num_episodes + rank - 1) % RING, RING)  # RING: dropped
     return replace(
         state,
         ring_return=state.ring_return.at[slot].set(episode_return.reshape(-1), mode="drop"),
@@ -690,24 +687,27 @@ def check_settings(config: Any) -> None:
     def allowed(x: Any, hint: Any) -> Any:
         kinds = get_args(hint)
         if get_origin(hint) is Literal:
-            return x in kinds
+            return type(x) in map(type, kinds) and x in kinds
         if type(None) in kinds:
-            return x is None or allowed(x, kinds[0])
+            return x is None or any(allowed(x, kind) for kind in kinds if kind is not type(None))
         if get_origin(hint) is tuple:
             kinds = kinds[:1] * len(x) if isinstance(x, tuple) and ... in kinds else kinds
             return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
         if hint not in (int, float):
             return hint not in (bool, str) or isinstance(x, hint)
-        y = np.asarray(x)  # a leaf may be an array, a number for each vmapped training
+        whole = isinstance(x, int | np.integer) and not isinstance(x, bool)
+        if not (whole if hint is int else np.asarray(x).dtype.kind in "iuf"):
+            return False
+        y = np.asarray(x, np.float64 if hint is int else np.float32)  # an array: a number for each vmapped training
         at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
-        return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
+        return np.all((low < y) & (y < high) | at_ends)
 
     hints = get_type_hints(type(config))
     for field in fields(config):
         x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
-        low, high = map(float, interval[1:-1].split(","))
+        low, high = map(np.float32, interval[1:-1].split(","))
         if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
-            within = f" in {interval}" if "int" in field.type or "float" in field.type else ""
+            within = f" in {interval}" if "int" in str(field.type) or "float" in str(field.type) else ""
             raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 

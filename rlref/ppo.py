@@ -5,10 +5,9 @@
     jax.jit(jax.vmap(ppo.train, in_axes=(None, 0)))(ppo.Config(), keys)        many seeds, from Python
 
 Expected: `rlref train ppo` ends on CartPole-v1 at an IQM of at least 499 over 32 seeds, as rlref's README shows.
-Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO, 127 lines; the loop is in `train`. To edit a copy: a
+Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO, 126 lines; the loop is in `train`. To edit a copy: a
 network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in `Config`. Every function is
 for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code so that each can be copied alone.
-
 Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `M` minibatches of an epoch, `A` actions,
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
@@ -355,7 +354,6 @@ def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> 
         clipped_value = batch.value + jnp.clip(value - batch.value, -config.clip_coef, config.clip_coef)
         squared_error = jnp.maximum(squared_error, (clipped_value - batch.target) ** 2)
     value_loss = 0.5 * squared_error.mean()
-
     total = policy_loss + config.vf_coef * value_loss - config.ent_coef * policy.entropy().mean()
     return total, {
         "loss": total,
@@ -598,8 +596,7 @@ def record_episodes(state: State, ended: Array, episode_return: Array, episode_l
     """Write the episodes that ended in a rollout, arrays `[T, N]`, to the ring of the last `RING`."""
     ended = ended.reshape(-1)
     rank = jnp.cumsum(ended)  # 1 for the first that ended
-    kept = ended & (rank > rank[-1] - RING)
-    slot = jnp.where(kept, (state.num_episodes + rank - 1) % RING, RING)  # RING itself is out of range: dropped
+    slot = jnp.where(ended & (rank > rank[-1] - RING), (state.num_episodes + rank - 1) % RING, RING)  # RING: dropped
     return replace(
         state,
         ring_return=state.ring_return.at[slot].set(episode_return.reshape(-1), mode="drop"),
@@ -630,24 +627,27 @@ def check_settings(config: Any) -> None:
     def allowed(x: Any, hint: Any) -> Any:
         kinds = get_args(hint)
         if get_origin(hint) is Literal:
-            return x in kinds
+            return type(x) in map(type, kinds) and x in kinds
         if type(None) in kinds:
-            return x is None or allowed(x, kinds[0])
+            return x is None or any(allowed(x, kind) for kind in kinds if kind is not type(None))
         if get_origin(hint) is tuple:
             kinds = kinds[:1] * len(x) if isinstance(x, tuple) and ... in kinds else kinds
             return isinstance(x, tuple) and len(x) == len(kinds) and all(map(allowed, x, kinds))
         if hint not in (int, float):
             return hint not in (bool, str) or isinstance(x, hint)
-        y = np.asarray(x)  # a leaf may be an array, a number for each vmapped training
+        whole = isinstance(x, int | np.integer) and not isinstance(x, bool)
+        if not (whole if hint is int else np.asarray(x).dtype.kind in "iuf"):
+            return False
+        y = np.asarray(x, np.float64 if hint is int else np.float32)  # an array: a number for each vmapped training
         at_ends = (y == low) & (interval[0] == "[") | (y == high) & (interval[-1] == "]")
-        return y.dtype.kind in ("iu" if hint is int else "iuf") and np.all((low < y) & (y < high) | at_ends)
+        return np.all((low < y) & (y < high) | at_ends)
 
     hints = get_type_hints(type(config))
     for field in fields(config):
         x, interval = getattr(config, field.name), field.metadata.get("interval", "[-inf, inf]")
-        low, high = map(float, interval[1:-1].split(","))
+        low, high = map(np.float32, interval[1:-1].split(","))
         if not isinstance(x, jax.core.Tracer) and not allowed(x, hints[field.name]):  # what is traced cannot be seen
-            within = f" in {interval}" if "int" in field.type or "float" in field.type else ""
+            within = f" in {interval}" if "int" in str(field.type) or "float" in str(field.type) else ""
             raise ValueError(f"{field.name} is {x!r}; it must be {field.type}{within}")
 
 

@@ -82,30 +82,46 @@ def line_of(error: Exception, path: str | Path | None) -> int | None:
     return frames[-1].lineno if frames else None
 
 
-def where_raised(error: Exception, path: str | Path | None) -> str:
-    """The place in the file `path` that `error` came from, as "line 7", with the diagnostic under way if it was one.
+def where_raised(error: Exception, path: str | Path | None, named: bool = True) -> str:
+    """The place in the file `path` that `error` came from, as "line 7"; '' if it came from elsewhere.
 
-    That is the entry of a dictionary that the line stands in, or that a loop over names has come to. '' if the error
-    came from elsewhere.
+    With `named`, followed by the diagnostic under way, if it was one: the entry of a dictionary that the line stands
+    in, or that a loop over names in a comprehension has come to. If the user's own code that the file calls is what
+    raised, its file and line follow.
     """
     line = line_of(error, path)
     if path is None or line is None:
         return ""
-    here, entries = Path(path).resolve(), entries_of(path)
-    frames = traceback.extract_tb(error.__traceback__)
-    for summary, (frame, _) in reversed(list(zip(frames, traceback.walk_tb(error.__traceback__), strict=True))):
-        if Path(summary.filename).resolve() != here:
-            continue
+    here, found = Path(path).resolve(), ""
+    frames = list(zip(traceback.extract_tb(error.__traceback__), traceback.walk_tb(error.__traceback__), strict=True))
+    own = [i for i, (summary, _) in enumerate(frames) if Path(summary.filename).resolve() == here]
+    entries, loops = entries_of(path), loops_of(path)
+    for i in reversed(own if named else []):
+        summary, (frame, _) = frames[i]
         place = summary.lineno or 0, summary.colno or 0
         around = [e for e in entries if e.begins <= place <= e.ends]
-        named = [e for e in entries if e.name == frame.f_locals.get("name")]
-        if found := max(around, default=None) or max(named, default=None):
-            return f"line {found.begins[0] if found in named else line}, the diagnostic {found.name!r}"
-    return f"line {line}"
+        reached = [frame.f_locals.get(loop.name) for loop in loops if loop.begins <= place <= loop.ends]
+        if around:
+            found = f", the diagnostic {max(around).name!r}"
+        elif at := [e for e in entries if e.name in reached]:
+            line, found = at[-1].begins[0], f", the diagnostic {at[-1].name!r}, raised in line {line}"
+        if found:
+            break
+    called = [f for f, _ in frames[own[-1] + 1 :] if is_users(f.filename)]
+    return f"line {line}{found}" + (f" ({Path(called[-1].filename).name}, line {called[-1].lineno})" if called else "")
+
+
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's: not installed, nor Python's, nor rlref's."""
+    parts = Path(filename).parts
+    return (
+        not {"site-packages", "dist-packages", "lib"} & set(parts)
+        and Path(__file__).parent not in Path(filename).parents
+    )
 
 
 class Entry(NamedTuple):
-    """Where a file gives a value a name: `"name": value` in a dictionary, or `x["name"] = value`."""
+    """Where a file gives a value a name: `"name": value` in a dictionary, `x["name"] = value`; or loops over one."""
 
     begins: tuple[int, int]
     """line and column of the value"""
@@ -113,16 +129,31 @@ class Entry(NamedTuple):
     name: str
 
 
+def parsed(path: str | Path) -> list[ast.AST]:
+    """All nodes of a file; none if it is not there any more, or has been edited to what is no Python."""
+    try:
+        return list(ast.walk(ast.parse(Path(path).read_bytes())))
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
 def entries_of(path: str | Path) -> list[Entry]:
-    """All such places in a file."""
+    """The places where a file gives values names."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
-    for node in ast.walk(ast.parse(Path(path).read_bytes())):
+    for node in parsed(path):
         if isinstance(node, ast.Dict):
             pairs += zip(node.keys, node.values, strict=True)
         elif isinstance(node, ast.Assign):
             pairs += [(target.slice, node.value) for target in node.targets if isinstance(target, ast.Subscript)]
-    return [
-        Entry((x.lineno, x.col_offset), (x.end_lineno or x.lineno, x.end_col_offset or 0), key.value)
-        for key, x in pairs
-        if isinstance(key, ast.Constant) and isinstance(key.value, str)
-    ]
+    return [entry(x, key.value) for key, x in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+
+
+def loops_of(path: str | Path) -> list[Entry]:
+    """The comprehensions of a file, by each of their variables."""
+    nodes = [x for x in parsed(path) if isinstance(x, ast.DictComp | ast.ListComp | ast.GeneratorExp)]
+    loops = [(x, variable) for x in nodes for each in x.generators for variable in ast.walk(each.target)]
+    return [entry(x, variable.id) for x, variable in loops if isinstance(variable, ast.Name)]
+
+
+def entry(node: ast.expr, name: str) -> Entry:
+    return Entry((node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or 0), name)

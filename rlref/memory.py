@@ -40,7 +40,7 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent", source:
     env_steps among them, or if either raises. `name` is what the agent is called there, `source` is its file.
     """
     config = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.float32), config)
-    with in_a_line(name, source):
+    with in_a_line(name, source, named=False):
         state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
 
     def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
@@ -62,17 +62,18 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent", source:
 
 
 @contextlib.contextmanager
-def in_a_line(name: str, source: Path | None) -> Iterator[None]:
+def in_a_line(name: str, source: Path | None, named: bool = True) -> Iterator[None]:
     """Turn what an agent's own code raises into one line that says where; what comes from elsewhere is passed on."""
     try:
         yield
     except UsageError:
         raise
     except Exception as error:  # the user's own code: anything can come
-        where = agents.where_raised(error, source)
+        where = agents.where_raised(error, source, named)
         if not where:
             raise
-        said = next(iter(str(error).strip().splitlines()), "")
+        first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        said = f"{first} {more[0]}" if first.endswith(":") and more else first
         raise UsageError(f"{name}, {where}: {type(error).__name__}: {said}") from error
 
 

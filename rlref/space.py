@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlref import jobs, variants
+from rlref.agents import NAMES, load_agent
 from rlref.errors import UsageError
 
 Array = np.ndarray
@@ -49,8 +50,16 @@ Space = Mapping[str, Range | Choices]
 
 
 def usual(config: Any) -> dict[str, Range]:
-    """What is searched where nobody says otherwise, as the agent's Config has it beside each setting as `search`."""
-    return {f.name: Range(*f.metadata["search"]) for f in dataclasses.fields(config) if f.metadata.get("search")}
+    """What is searched where nobody says otherwise, as the agent's Config has it beside each setting as `search`.
+
+    Where a Config says nothing of a setting, what rlref's own agents say of the one of that name.
+    """
+    agents = (load_agent(name).Config for name in NAMES)
+    known = {
+        f.name: f.metadata["search"] for agent in agents for f in dataclasses.fields(agent) if "search" in f.metadata
+    }
+    found = {f.name: f.metadata.get("search", known.get(f.name)) for f in dataclasses.fields(config)}
+    return {name: Range(*search) for name, search in found.items() if search}
 
 
 def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Range | Choices]:

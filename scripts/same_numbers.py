@@ -84,8 +84,8 @@ def differences(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> list[
         x, y = old[name], new[name]
         if x.shape != (SEEDS, UPDATES) or x.shape != y.shape:
             found.append(f"{name}: {x.shape} and {y.shape}")
-        elif not np.array_equal(x, y, equal_nan=True):
-            row, update = np.argwhere((x != y) & ~(np.isnan(x) & np.isnan(y)))[0]
+        elif (differ := (x.view(np.uint32) != y.view(np.uint32)) & ~(np.isnan(x) & np.isnan(y))).any():
+            row, update = np.argwhere(differ)[0]
             found.append(f"{name}: {x[row, update]!r} and {y[row, update]!r} in update {update} of seed {row}")
     return found
 
@@ -111,9 +111,9 @@ def check_case(name: str, old: Path, folder: Path) -> list[str]:
     wrong = differences(loaded["then"], loaded["now"])
     names = [set(loaded[x]) - {"steps_per_second"} for x in ("then", "now")]
     print(f"{name}: {len(names[0] & names[1])} metrics compared, {len(wrong)} differ")
-    for what, only in (("gone", names[0] - names[1]), ("new", names[1] - names[0])):
-        if only:
-            print(f"  {what}: {', '.join(sorted(only))}")
+    wrong += [f"{gone} is gone" for gone in sorted(names[0] - names[1])]
+    if names[1] - names[0]:
+        print(f"  new: {', '.join(sorted(names[1] - names[0]))}")
     if differences(metrics_of(old, {"then": then}, folder)["then"], loaded["then"]):
         wrong.append("the older run's metrics load otherwise")
 

@@ -534,6 +534,7 @@ def test_a_search_that_has_collapsed_keeps_its_numbers():
         ({"smoothing": "much"}, "smoothing is 'much'"),
         ({"hidden_sizes": (0,)}, r"hidden_sizes is .* tuple\[int, ...\] in \[1, inf\)"),
         ({"hidden_sizes": 8}, "hidden_sizes is 8"),
+        ({"smoothing": 1 - 1e-12}, "smoothing is 0.99"),
         ({"activation": "gelu"}, r"activation is 'gelu'; it must be Literal\['tanh', 'relu'\]"),
         ({"num_generations": 10**7, "max_episode_steps": 10**3}, r"10000000 .* 1000 steps .* must be below 2\^31"),
     ],

@@ -3,6 +3,7 @@
 import inspect
 import re
 
+import flax
 import numpy as np
 import pytest
 
@@ -65,7 +66,7 @@ def trained(agent, path):
 
 @pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
 @pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
-def test_any_optimiser_trains(agent, optimiser, tmp_path):
+def test_optimisers_of_optax_train(agent, optimiser, tmp_path):
     run = trained(agent, copy_of(agent, tmp_path, (CLIP, f"return {optimiser}\n")))
     assert (run.metrics["nonfinite"] == 0).all()
     assert (run.metrics["update_ratio"][:, -1] > 0).all()
@@ -105,33 +106,103 @@ def test_settings_of_ones_own_are_checked_as_their_fields_say(tmp_path):
 
 
 ENTRY = '        "explained_variance": explained_variance('
-WRONG = {
-    "raises": ('        "my_metric": jnp.concatenate([]),\n', "ValueError: Need at least one array"),
-    "raises in a function": ('        "my_metric": static(1, 2, 3),\n', "TypeError: static()"),
-    "raises over two lines": ('        "my_metric": jnp.sum(\n            1 + absent\n        ),\n', "NameError: name"),
-    "no scalar": ('        "my_metric": jnp.ones(3),\n', "must return one number as the diagnostic"),
-    "no number": ('        "my_metric": "high",\n', "Error"),
+WRONG = {  # what is written, what is said, and how many lines further down it stands
+    "raises": ('        "my_metric": jnp.concatenate([]),\n', "ValueError: Need at least one array", 0),
+    "raises in a function": ('        "my_metric": static(1, 2, 3),\n', "TypeError: static()", 0),
+    "raises further down": ('        "my_metric": jnp.sum(\n            1 + absent\n        ),\n', "NameError", 1),
+    "no scalar": ('        "my_metric": jnp.ones(3),\n', "one number as the diagnostic 'my_metric', not float32[3]", 0),
+    "no number": ('        "my_metric": jnp.asarray,\n', "TypeError", 0),
 }  # fmt: skip
+
+
+def refused(agent, path):
+    """The line that training says of a file."""
+    with pytest.raises(UsageError) as error:
+        trained(agent, path)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def line_with(path, text):
+    (line,) = (i for i, x in enumerate(path.read_text().splitlines(), 1) if text in x)
+    return line
 
 
 @pytest.mark.parametrize("agent", [ppo, dqn, cem], ids=["ppo", "dqn", "cem"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_diagnostic_is_one_line_with_its_name_and_line(agent, wrong, tmp_path):
-    text, said = WRONG[wrong]
+    text, said, further = WRONG[wrong]
     path = copy_of(agent, tmp_path, (re.escape(ENTRY), text + ENTRY))
-    lines = path.read_text().splitlines()
-    line = 1 + next(i for i, x in enumerate(lines) if "my_metric" in x)
-    with pytest.raises(UsageError) as error:
-        trained(agent, path)
-    message = str(error.value)
-    assert "\n" not in message
-    assert "'my_metric'" in message
+    message = refused(agent, path)
+    assert "the diagnostic 'my_metric'" in message
     assert said in message
-    assert re.search(rf"my_\w+, line ({line}|{line + 1})\b", message), message
+    assert message.startswith(f"{path.stem}, line {line_with(path, 'my_metric') + further}")
+
+
+def test_a_computed_name_is_told_of_by_its_line(tmp_path):
+    path = copy_of(ppo, tmp_path, (re.escape(ENTRY), '        f"my_{1}": jnp.concatenate([]),\n' + ENTRY))
+    assert refused(ppo, path).startswith(f"my_ppo, line {line_with(path, 'my_{1}')}: ValueError: Need at least one")
+
+
+def test_a_name_that_a_loop_left_behind_is_not_blamed(tmp_path):
+    loop = '    for name in ("kl", "loss"):\n        pass\n    bad = jnp.concatenate([])\n'
+    path = copy_of(ppo, tmp_path, (r"    finished = jnp\.arange", loop + "    finished = jnp.arange"))
+    assert refused(ppo, path).startswith(f"my_ppo, line {line_with(path, 'bad =')}: ValueError: Need at least one")
+
+
+def test_a_mistake_in_a_network_is_no_diagnostic(tmp_path):
+    path = copy_of(ppo, tmp_path, (r"\(critic\)\[\.\.\., 0\]", "(critic.T @ critic.T)[..., 0]  # here"))
+    assert refused(ppo, path).startswith(f"my_ppo, line {line_with(path, '# here')}: TypeError")
 
 
 def test_a_mistake_elsewhere_is_one_line_with_its_place(tmp_path):
     path = copy_of(ppo, tmp_path, (r"    ratio = jnp\.exp\(log_ratio\)\n", "    ratio = jnp.exp(log_ratio, 1, 2)\n"))
-    with pytest.raises(UsageError, match=r"^my_ppo, line \d+: TypeError") as error:
-        trained(ppo, path)
-    assert "\n" not in str(error.value)
+    assert refused(ppo, path).startswith(f"my_ppo, line {line_with(path, 'log_ratio, 1, 2')}: TypeError")
+
+
+def test_a_message_goes_on_where_its_first_line_ends_with_a_colon(tmp_path):
+    wrong = "advantage = (x[0] + x[1] * advantage)[None]"
+    path = copy_of(ppo, tmp_path, (re.escape("advantage = x[0] + x[1] * advantage"), wrong))
+    message = refused(ppo, path)
+    assert "equal types" in message
+    assert not message.endswith(":")
+
+
+def test_a_mistake_in_another_file_of_the_user_is_placed_there_too(tmp_path, monkeypatch):
+    (tmp_path / "my_metrics.py").write_text("def broken(x):\n    return x.absent\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = '        "my_metric": __import__("my_metrics").broken(1),\n'
+    path = copy_of(ppo, tmp_path, (re.escape(ENTRY), text + ENTRY))
+    message = refused(ppo, path)
+    assert "the diagnostic 'my_metric' (my_metrics.py, line 2): AttributeError" in message
+
+
+@pytest.mark.parametrize("now", ["", "def ("])
+def test_a_file_that_was_changed_since_still_says_what_was_wrong(now, tmp_path):
+    from rlref.agents import load_agent
+
+    path = copy_of(ppo, tmp_path, (re.escape(ENTRY), '        "my_metric": jnp.concatenate([]),\n' + ENTRY))
+    module = load_agent(path)
+    path.write_text(now)
+    with pytest.raises(UsageError, match="ValueError: Need at least one array"):
+        rlref.train(module, module.Config(**SMALL[ppo]), num_seeds=2)
+
+
+def test_settings_in_a_class_of_ones_own_are_refused_in_a_line():
+    @flax.struct.dataclass
+    class Own(ppo.Config):
+        coef: float = ppo.leaf(0.5, "[0, 1]")
+        either: float | str | None = ppo.static("auto")
+
+    ppo.check_settings(Own())
+    with pytest.raises(ValueError, match=r"coef is 2\.0; it must be"):
+        ppo.check_settings(Own(coef=2.0))
+
+
+def test_a_copy_without_ranges_is_searched_in_the_usual_ones(tmp_path):
+    from rlref import space
+    from rlref.agents import load_agent
+
+    module = load_agent(copy_of(ppo, tmp_path, (r'"interval": interval, "search": search', '"interval": interval')))
+    assert space.usual(module.Config()) == space.usual(ppo.Config())

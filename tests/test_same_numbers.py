@@ -34,6 +34,12 @@ def test_one_bit_shows_with_its_place(metrics):
     assert found.endswith("in update 7 of seed 2")
 
 
+def test_a_sign_of_zero_shows(metrics):
+    zero, other = np.zeros_like(metrics["kl"]), np.zeros_like(metrics["kl"])
+    other[1, 1] = -0.0
+    assert len(same_numbers.differences({"kl": zero}, {"kl": other})) == 1
+
+
 @pytest.mark.parametrize("place", [(0, 0), (3, 19)])
 def test_a_number_where_the_other_is_undefined_shows(metrics, place):
     other = metrics["entropy"].copy()

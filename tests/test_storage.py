@@ -65,6 +65,28 @@ def test_discrete_observations_have_to_fit_whether_they_are_met_or_not(n, buffer
         jobs.agent_of(dqn, config, env, env.default_params)
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint8", "int16", "int32", "uint32", "float16", "bfloat16", "float32"]
+)
+def test_numbers_of_every_dtype_are_told_apart(dtype):
+    obs = jnp.array([[0, 1], [1, 1]], dtype)
+    assert dqn.storable(obs, "bool").tolist() == [True, True]
+    assert dqn.storable(obs, "uint8").tolist() == [True, True]
+    if dtype != "bool":
+        assert dqn.storable(jnp.array([[0, 2], [1, 127]], dtype), "bool").tolist() == [False, False]
+        assert dqn.storable(jnp.array([[0, 2], [1, 127]], dtype), "uint8").tolist() == [True, True]
+    if dtype.startswith("int") or "float" in dtype:
+        assert dqn.storable(jnp.array([[0, 1], [1, -1]], dtype), "uint8").tolist() == [True, False]
+    assert dqn.storable(obs[:, 0], "bool").tolist() == [True, True]  # Discrete
+    assert dqn.storable(obs.reshape(1, 2, 2, 1), "bool").tolist() == [True]  # images
+
+
+def test_images_too_small_for_the_convolutions_are_refused_before_training():
+    env = toy_envs.Still(spaces.Box(0, 1, (9, 2, 1)), spaces.Discrete(2))
+    with pytest.raises(UsageError, match=r"dqn, line \d+: ValueError: conv_layers leave nothing of images"):
+        jobs.agent_of(dqn, dqn.Config(), env, env.default_params)
+
+
 def test_observations_that_fit_are_accepted():
     env, params = envs.make_env("Breakout-MinAtar")
     jobs.agent_of(dqn, dqn.Config(env_id="Breakout-MinAtar", buffer_dtype="bool"), env, params)

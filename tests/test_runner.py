@@ -205,7 +205,7 @@ def test_a_module_without_the_contract_is_no_agent():
 
 def test_an_agent_has_to_count_its_steps(tmp_path):
     source = Path(ppo.__file__).read_text()
-    silent = source.replace('diagnostics |= {"env_steps": (step + 1.0) * batch_size, ', "diagnostics |= {")
+    silent = source.replace('diagnostics |= {"env_steps": (step + 1.0) * reward.size, ', "diagnostics |= {")
     (tmp_path / "silent.py").write_text(silent)
     with pytest.raises(UsageError, match="silent does not report env_steps"):
         rlref.train(tmp_path / "silent.py", num_seeds=1, run_dir=tmp_path / "run")

@@ -97,7 +97,8 @@ def check_update(name: str, state: Any, returned: Any, source: Path | None = Non
             lines = [e.begins[0] for e in agents.entries_of(source) if e.name == key] if source else []
             where = f"{name}, line {lines[-1]}: its update" if lines else f"the update of {name}"
             what = f", not {jax.typeof(x).str_short()}" if isinstance(x, jax.Array) else ""
-            raise UsageError(f"{where} must return one number as the diagnostic {key!r}{what}, by a string")
+            what += "" if isinstance(key, str) else ", under a name that is a string"
+            raise UsageError(f"{where} must return one number as the diagnostic {key!r}{what}")
     if "env_steps" not in diagnostics:
         raise UsageError(f"{name} does not report env_steps, the environment steps so far: its update must")
 

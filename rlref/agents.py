@@ -95,7 +95,8 @@ def where_raised(error: Exception, path: str | Path | None, named: bool = True) 
     here, found = Path(path).resolve(), ""
     frames = list(zip(traceback.extract_tb(error.__traceback__), traceback.walk_tb(error.__traceback__), strict=True))
     own = [i for i, (summary, _) in enumerate(frames) if Path(summary.filename).resolve() == here]
-    entries, loops = entries_of(path), loops_of(path)
+    nodes = nodes_of(path)
+    entries, loops = entries_of(nodes), loops_of(nodes)
     for i in reversed(own if named else []):
         summary, (frame, _) = frames[i]
         place = summary.lineno or 0, summary.colno or 0
@@ -129,7 +130,7 @@ class Entry(NamedTuple):
     name: str
 
 
-def parsed(path: str | Path) -> list[ast.AST]:
+def nodes_of(path: str | Path) -> list[ast.AST]:
     """All nodes of a file; none if it is not there any more, or has been edited to what is no Python."""
     try:
         return list(ast.walk(ast.parse(Path(path).read_bytes())))
@@ -137,10 +138,10 @@ def parsed(path: str | Path) -> list[ast.AST]:
         return []
 
 
-def entries_of(path: str | Path) -> list[Entry]:
-    """The places where a file gives values names."""
+def entries_of(nodes: list[ast.AST]) -> list[Entry]:
+    """The places where values get names."""
     pairs: list[tuple[ast.expr | None, ast.expr]] = []
-    for node in parsed(path):
+    for node in nodes:
         if isinstance(node, ast.Dict):
             pairs += zip(node.keys, node.values, strict=True)
         elif isinstance(node, ast.Assign):
@@ -148,10 +149,10 @@ def entries_of(path: str | Path) -> list[Entry]:
     return [entry(x, key.value) for key, x in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
 
-def loops_of(path: str | Path) -> list[Entry]:
-    """The comprehensions of a file, by each of their variables."""
-    nodes = [x for x in parsed(path) if isinstance(x, ast.DictComp | ast.ListComp | ast.GeneratorExp)]
-    loops = [(x, variable) for x in nodes for each in x.generators for variable in ast.walk(each.target)]
+def loops_of(nodes: list[ast.AST]) -> list[Entry]:
+    """The comprehensions, by each of their variables."""
+    found = [x for x in nodes if isinstance(x, ast.DictComp | ast.ListComp | ast.GeneratorExp)]
+    loops = [(x, variable) for x in found for each in x.generators for variable in ast.walk(each.target)]
     return [entry(x, variable.id) for x, variable in loops if isinstance(variable, ast.Name)]
 
 

@@ -140,7 +140,7 @@ def agent_of(module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
     if len(getattr(env.observation_space(env_params), "shape", ())) == 3:
         # Whether convolutions leave anything of an image is found where the network is made.
         name, file = module.__name__.rpartition(".")[2], module.__file__
-        with memory.in_a_line(name, Path(file) if file else None, named=False):
+        with memory.errors_with_line(name, Path(file) if file else None, named=False):
             jax.eval_shape(agent.init, jax.random.key(0))
     check_storage(config, env, env_params)
     return agent

@@ -40,7 +40,7 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent", source:
     env_steps among them, or if either raises. `name` is what the agent is called there, `source` is its file.
     """
     config = jax.tree.map(lambda x: jax.ShapeDtypeStruct((), jnp.float32), config)
-    with in_a_line(name, source, named=False):
+    with errors_with_line(name, source, named=False):
         state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
 
     def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
@@ -48,7 +48,7 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent", source:
         check_update(name, state, returned, source)
         return returned
 
-    with in_a_line(name, source):
+    with errors_with_line(name, source):
         jaxpr, shapes = jax.make_jaxpr(update, return_shape=True)(config, state, jnp.int32(0))
 
     def as_traced(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
@@ -62,7 +62,7 @@ def row_of(make: Callable[[Any], Any], config: Any, name: str = "agent", source:
 
 
 @contextlib.contextmanager
-def in_a_line(name: str, source: Path | None, named: bool = True) -> Iterator[None]:
+def errors_with_line(name: str, source: Path | None, named: bool = True) -> Iterator[None]:
     """Turn what an agent's own code raises into one line that says where; what comes from elsewhere is passed on."""
     try:
         yield
@@ -94,7 +94,8 @@ def check_update(name: str, state: Any, returned: Any, source: Path | None = Non
     for key, x in diagnostics.items():
         number = isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and np.ndim(x) == 0
         if not isinstance(key, str) or not number:
-            lines = [e.begins[0] for e in agents.entries_of(source) if e.name == key] if source else []
+            entries = agents.entries_of(agents.nodes_of(source)) if source else []
+            lines = [e.begins[0] for e in entries if e.name == key]
             where = f"{name}, line {lines[-1]}: its update" if lines else f"the update of {name}"
             what = f", not {jax.typeof(x).str_short()}" if isinstance(x, jax.Array) else ""
             what += "" if isinstance(key, str) else ", under a name that is a string"

@@ -69,6 +69,7 @@ def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Ra
     or more. Raises UsageError for anything else.
     """
     space: dict[str, Range | Choices] = {}
+    ranges = usual(config)
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -77,13 +78,12 @@ def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Ra
         if name in space:
             raise UsageError(f"{name} is given twice")
         variants.changed(module, config, {name: None})
-        usual_scale = usual(config)[name].scale if name in usual(config) else None
-        space[name] = parsed_range(name, values, usual_scale) if ":" in values else parsed_choices(values)
+        space[name] = parsed_range(name, values, ranges.get(name)) if ":" in values else parsed_choices(values)
     return space
 
 
-def parsed_range(name: str, text: str, usual_scale: str | None) -> Range:
-    """LOW:HIGH[:SCALE]."""
+def parsed_range(name: str, text: str, here: Range | None) -> Range:
+    """LOW:HIGH[:SCALE]; without a scale, that of the usual range `here`, if there is one."""
     low, high, *rest = text.split(":")
     try:
         ends = float(low), float(high)
@@ -92,7 +92,7 @@ def parsed_range(name: str, text: str, usual_scale: str | None) -> Range:
     if rest:
         return Range(*ends, ":".join(rest))
     far = 0 < 100 * ends[0] <= ends[1]
-    return Range(*ends, usual_scale or ("log" if far else "linear"))
+    return Range(*ends, here.scale if here else "log" if far else "linear")
 
 
 def parsed_choices(text: str) -> Choices:

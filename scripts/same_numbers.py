@@ -58,13 +58,12 @@ def command(tree: Path, arguments: list[str], cwd: Path) -> subprocess.Completed
     )
 
 
-def rlref(tree: Path, arguments: str | list[str], cwd: Path, fails: bool = False) -> str:
+def rlref(tree: Path, arguments: str, cwd: Path, fails: bool = False) -> str:
     """What `rlref` of `tree` prints. Raises RuntimeError if it fails, or does not where it must."""
-    words = arguments.split() if isinstance(arguments, str) else arguments
-    done = command(tree, ["-c", "import sys; from rlref.cli import main; sys.exit(main())", *words], cwd)
+    done = command(tree, ["-c", "import sys; from rlref.cli import main; sys.exit(main())", *arguments.split()], cwd)
     # 1: it trained, and a verdict calls 20 updates unhealthy.
     if done.returncode not in ((2,) if fails else (0, 1)) or "Traceback" in done.stderr:
-        raise RuntimeError(f"rlref {' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"rlref {arguments} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stderr.strip() if fails else done.stdout
 
 
@@ -127,9 +126,10 @@ def check_case(name: str, old: Path, folder: Path) -> list[str]:
         wrong.append("a seed of the older run plays otherwise")
     if played(ROOT, f"{exported} --agent {source}") != seeds:
         wrong.append("the older exported seed plays otherwise with its own agent's file")
-    load = f"from rlref import {agent}; a, s = {agent}.load({str(exported)!r}); print(a.policy(s, s.obs[0]))"
-    if agent == "cem":
-        load = load.replace("s.obs[0]", "__import__('numpy').ones(len(s.mean) and a.init.args[0].obs_space.shape)")
+    load = (
+        f"import numpy; from rlref import {agent}; agent, state = {agent}.load({str(exported)!r}); "
+        "print(agent.policy(state, numpy.ones(agent.init.args[0].obs_space.shape, 'float32')))"
+    )
     both = [command(tree, ["-c", load], folder) for tree in (old, ROOT)]
     if both[0].stdout != both[1].stdout or not both[1].stdout:
         wrong.append(f"{agent}.load gives otherwise: {both[0].stdout} and {both[1].stdout}{both[1].stderr[-500:]}")

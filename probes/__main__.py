@@ -1,6 +1,7 @@
 """`python -m probes` prints the tables of probes/README.md, made from the code."""
 
 import inspect
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -8,8 +9,6 @@ from probes import solve
 from probes.check import error, numbers
 from probes.ladder import LADDER, Answer
 from probes.oracles import ORACLES
-
-KINDS = {"A": "PPO", "Q": "DQN", "C": "CEM"}
 
 
 def main() -> None:
@@ -43,7 +42,7 @@ def main() -> None:
             value = solve.state_values(case.params, np.ones_like(case.params.reward), probe.gamma, learner)
             if value is None:
                 cells.append("diverges")
-            elif name != "nothing" and error(probe, "A", case, Answer(value)) < 1e-3:
+            elif name != "nothing" and error(probe, "ppo", case, Answer(value)) < 1e-3:
                 cells.append("same")
             else:
                 cells.append(numbers(value[:2], value[:2])[1:-1])
@@ -55,8 +54,8 @@ def one_line(function: object) -> str:
     return " ".join((inspect.getdoc(function) or "").split()).replace("|", "\\|")
 
 
-def kinds(letters: str) -> str:
-    return ", ".join(KINDS[letter] for letter in letters)
+def kinds(names: Iterable[str]) -> str:
+    return ", ".join(map(str.upper, names))
 
 
 def shown(answer: Answer) -> str:

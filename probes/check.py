@@ -5,32 +5,31 @@ probe and seed, seeds sharded over all devices, with the tables and the agent's 
 """
 
 import collections
-import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from probes import solve
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
-from rlref import compiling
-from rlref.agents import line_of, load_agent
-from rlref.errors import UsageError, nearest
+from rlref.contract import GRADIENT, load_agent, traced_names
+from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
+from rlref.runs import compiling
 
 # `updates` stands for total_timesteps. num_envs and the steps of a rollout or cycle are different primes, and no
-# dimension of an observation or an action above 1 is one of them: an axis taken for another does not fit, or shows.
+# dimension of an observation or an action above 1 is one of them: whoever takes one axis for another gets an error of
+# shapes, or a result that is visibly wrong.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "A": {
+    "ppo": {
         "updates": 100,
         "num_envs": 7,
         "num_steps": 11,
@@ -49,7 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "normalize_observations": False,
         "scale_rewards": False,
     },
-    "Q": {
+    "dqn": {
         "updates": 100,
         "num_envs": 7,
         "train_frequency": 77,
@@ -72,7 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "conv_layers": ((8, 3, 1),),
         "activation": "tanh",
     },
-    "C": {
+    "cem": {
         "updates": 30,
         "population_size": 131,
         "elite_fraction": 0.15,
@@ -87,7 +86,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "activation": "tanh",
     },
 }
-NEEDED = {**dict.fromkeys("AQ", ("gamma", "total_timesteps", "learning_rate")), "C": ("num_generations",)}
+NEEDED = {**dict.fromkeys(GRADIENT, ("gamma", "total_timesteps", "learning_rate")), "cem": ("num_generations",)}
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
@@ -103,7 +102,7 @@ class Outcome:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class RungResult:
     """How a probe went."""
 
     probe: Probe
@@ -140,7 +139,7 @@ class Result:
 
 
 @dataclasses.dataclass(frozen=True)
-class Checked:
+class OracleResult:
     """How an oracle went: `fault` is '' if it found none, and None if it could not be asked, for the reason `why`."""
 
     oracle: Oracle
@@ -162,14 +161,14 @@ class Report:
 
     agent: str
     kind: str
-    oracles: list[Checked]
-    rungs: list[Result | Skipped]
+    oracles: list[OracleResult]
+    rungs: list[RungResult | Skipped]
 
     @property
-    def failures(self) -> list[Checked | Result]:
+    def failures(self) -> list[OracleResult | RungResult]:
         """What failed, the first first."""
-        found: list[Checked | Result] = [checked for checked in self.oracles if checked.fault]
-        return found + [rung for rung in self.rungs if isinstance(rung, Result) and not rung.ok]
+        found: list[OracleResult | RungResult] = [oracle for oracle in self.oracles if oracle.fault]
+        return found + [rung for rung in self.rungs if isinstance(rung, RungResult) and not rung.ok]
 
     @property
     def ok(self) -> bool:
@@ -177,7 +176,7 @@ class Report:
 
 
 def kind_of(module: ModuleType) -> str:
-    """`A`, `Q` or `C`, by the agent's `value`: a scalar, `[A]`, or None."""
+    """ "ppo", "dqn" or "cem", by the agent's `value`: a scalar, `[A]`, or None; see `rlref.contract.NAMES`."""
     params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
     agent = module.make(module.Config(), Tabular(params), params)
     state = jax.eval_shape(agent.init, jax.random.key(0))
@@ -185,11 +184,11 @@ def kind_of(module: ModuleType) -> str:
     if getattr(policy, "shape", None) != (3,):
         raise UsageError(f"policy gives {policy} for three actions; it must be their probabilities, an array [3]")
     if agent.value is None:
-        return "C"
+        return "cem"
     shape = getattr(jax.eval_shape(agent.value, state, jnp.zeros(1)), "shape", None)
     if shape not in ((), (3,)):
         raise UsageError(f"value gives an array of shape {shape}; V is a scalar, Q has one number per action")
-    return "A" if shape == () else "Q"
+    return "ppo" if shape == () else "dqn"
 
 
 def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None = None) -> float:
@@ -200,7 +199,7 @@ def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None
     if wanted is not None:
         parts.append(_largest(answer.value, wanted) / probe.tolerance)
     # A greedy policy follows from Q: of a wrong Q that says nothing new, and where Q is flat it is arbitrary.
-    if to.policy is not None and (kind != "Q" or wanted is None or to is case.truth):
+    if to.policy is not None and (kind != "dqn" or wanted is None or to is case.truth):
         parts.append(_largest(answer.policy, to.policy) / probe.policy_tolerance)
     return max(parts) if parts else math.inf
 
@@ -213,9 +212,11 @@ def _largest(x: np.ndarray | None, wanted: np.ndarray) -> float:
     return float(np.abs(x - wanted)[says].max())
 
 
-def judge(probe: Probe, kind: str, seeds: range, cases: Sequence[Case], outcome: Outcome, untrained: Outcome) -> Result:
+def judge(
+    probe: Probe, kind: str, seeds: range, cases: Sequence[Case], outcome: Outcome, untrained: Outcome
+) -> RungResult:
     """Compare every seed's outcome with its truth."""
-    result = Result(probe, kind, cases, outcome, untrained, np.zeros(len(cases), bool), seeds)
+    result = RungResult(probe, kind, cases, outcome, untrained, np.zeros(len(cases), bool), seeds)
     passed = [error(probe, kind, case, answer) <= 1 for case, answer in result.rows()]
     return dataclasses.replace(result, passed=np.array(passed))
 
@@ -225,10 +226,10 @@ def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
     fields = settings_in(module)
     own = probe.settings.get(kind, {})
     wanted = {**SETTINGS[kind], "gamma": probe.gamma, **own}
-    if kind == "C":
+    if kind == "cem":
         wanted["num_generations"] = wanted["updates"]
     else:
-        steps = {"A": ("num_envs", "num_steps"), "Q": ("cycles_per_update", "train_frequency")}[kind]
+        steps = {"ppo": ("num_envs", "num_steps"), "dqn": ("cycles_per_update", "train_frequency")}[kind]
         wanted["total_timesteps"] = math.prod(wanted[name] for name in ("updates", *steps))
     # A setting that only this probe changes is what it is about.
     if lacking := [name for name in (*NEEDED[kind], *own) if name not in {*fields, "updates"}]:
@@ -261,7 +262,7 @@ def fills_up(params: Any) -> bool:
 
 def groups_of(probes: Sequence[Probe], kind: str, module: ModuleType) -> tuple[list[list[Probe]], list[Skipped]]:
     """Probes that train in one program, in the ladder's order; and those that cannot be set up."""
-    traced = {f.name for f in dataclasses.fields(module.Config) if f.metadata.get("pytree_node", True)}
+    traced = traced_names(module.Config)
     groups: dict[Any, list[Probe]] = {}
     skipped = []
     for one in probes:
@@ -294,7 +295,7 @@ def refusal(module: ModuleType, kind: str, one: Probe) -> str:
     return ""
 
 
-def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: range) -> list[Result]:
+def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: range) -> list[RungResult]:
     """Train probes of equal shape and settings, all seeds of all of them in one program."""
     cases = [[one.case(seed, kind) for seed in seeds] for one in probes]
     n = max(len(case.params.obs) for case in itertools.chain(*cases))
@@ -320,11 +321,8 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
         trained, _ = jax.lax.scan(lambda s, step: (agent.update(s, step)[0], None), state, steps)
         return answers(agent, state, params), answers(agent, trained, params)
 
-    # As many devices as there are, with seeds filled up by repeating the last.
-    devices = jax.devices()[: len(seeds)]
-    mesh = jax.make_mesh((len(devices),), ("seed",), axis_types=(AxisType.Auto,), devices=devices)
-    padded = math.ceil(len(seeds) / len(devices)) * len(devices)
-    rows = np.minimum(np.arange(padded), len(seeds) - 1)
+    mesh, padded = compiling.mesh_for(len(seeds))
+    rows = compiling.padded_rows(len(seeds), padded)
     stacked = jax.tree.map(lambda x: x[:, rows], stacked)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds.start + rows))
 
@@ -332,9 +330,7 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
         state = jax.vmap(jax.vmap(one_seed, (None, 0, 0)), (0, 0, None))(configs, params, keys)
         return jax.vmap(jax.vmap(learn, (None, 0, 0)), (0, 0, 0))(configs, params, state)
 
-    # Every device trains its own seeds by itself; without check_vma=False gradients would be summed over devices.
-    specs, by_seed = (P(), P(None, "seed"), P("seed")), P(None, "seed")
-    program = jax.shard_map(program, mesh=mesh, in_specs=specs, out_specs=by_seed, check_vma=False)
+    program = compiling.on_each_device(program, mesh, (P(), P(None, "seed"), P("seed")), P(None, "seed"))
     compiled = jax.jit(program).lower(configs, stacked, keys).compile(compiling.options(compiling.LOOP))
     before, after = jax.device_get(compiled(configs, stacked, keys))
 
@@ -343,7 +339,7 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
         policy: Any
         value, policy = (None if x is None else x[row, : len(seeds), : len(params.obs)] for x in answers)
         own = slice(params.reward.shape[1] if isinstance(params, Tables) else None)  # without what filled up
-        return Outcome(value[..., own] if kind == "Q" else value, policy[..., own])
+        return Outcome(value[..., own] if kind == "dqn" else value, policy[..., own])
 
     return [
         judge(one, kind, seeds, row, outcome(after, i, row[0].params), outcome(before, i, row[0].params))
@@ -358,7 +354,7 @@ def run(
     num_seeds: int = 64,
     seed: int = 0,
     fail_fast: bool = False,
-    watch: Callable[[str, list[Checked], list[Result | Skipped]], None] = lambda *_: None,
+    watch: Callable[[str, list[OracleResult], list[RungResult | Skipped]], None] = lambda *_: None,
 ) -> Report:
     """Ask the oracles, then train the ladder, `num_seeds` seeds of every rung.
 
@@ -376,7 +372,7 @@ def run(
         raise UsageError(f"seed is {seed}; seeds are numbers below 2**31")
     module = load_agent(agent)
     name = agent if isinstance(agent, str) else module.__name__
-    with named(name, module):
+    with errors_with_line(name, module.__file__, named=False, anywhere=True):
         kind = kind_of(module)
     own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
     for wanted in only:
@@ -385,84 +381,64 @@ def run(
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
     chosen = [x for n, x in own.items() if not only or n in only]
 
-    checked: list[Checked] = []
-    results: dict[str, Result | Skipped] = {}
+    asked: list[OracleResult] = []
+    results: dict[str, RungResult | Skipped] = {}
     for oracle in (x for x in chosen if isinstance(x, Oracle)):
-        watch(f"asking {oracle.name}", checked, [])
-        with named(name, module):
-            checked.append(ask(oracle, module))
-        if fail_fast and checked[-1].fault:
-            return Report(name, kind, checked, [])
+        watch(f"asking {oracle.name}", asked, [])
+        with errors_with_line(name, module.__file__, named=False, anywhere=True):
+            asked.append(ask(oracle, module))
+        if fail_fast and asked[-1].fault:
+            return Report(name, kind, asked, [])
     probes = [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
     for group in groups:
-        watch(f"training {', '.join(one.name for one in group)}", checked, in_order(results))
-        trained: Sequence[Result | Skipped]
+        watch(f"training {', '.join(one.name for one in group)}", asked, in_order(results))
+        trained: Sequence[RungResult | Skipped]
         if why := refusal(module, kind, group[0]):
             trained = [Skipped(one, why) for one in group]
         else:
-            with named(name, module):
+            with errors_with_line(name, module.__file__, named=False, anywhere=True):
                 trained = train_group(module, kind, group, range(seed, seed + num_seeds))
         results |= {one.probe.name: one for one in trained}
-        if fail_fast and any(isinstance(one, Result) and not one.ok for one in trained):
+        if fail_fast and any(isinstance(one, RungResult) and not one.ok for one in trained):
             break
-    watch("", checked, in_order(results))
-    return Report(name, kind, checked, in_order(results))
+    watch("", asked, in_order(results))
+    return Report(name, kind, asked, in_order(results))
 
 
-def ask(oracle: Oracle, module: ModuleType) -> Checked:
+def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
     """Ask one oracle. An optional function that raises is at fault itself; what an update raises is passed on."""
     if why := missing(oracle, module):
-        return Checked(oracle, None, why)
+        return OracleResult(oracle, None, why)
     try:
         oracle.check(module)
     except CannotAskError as reason:
-        return Checked(oracle, None, str(reason))
+        return OracleResult(oracle, None, str(reason))
     except AssertionError as found:
-        return Checked(oracle, first_line(found) or "an assertion fails")
+        return OracleResult(oracle, first_line(found) or "an assertion fails")
     except Exception as error:  # the user's own code: anything can come
         where = line_of(error, module.__file__)
         if isinstance(error, AttributeError) and where is None:  # a field under another name
-            return Checked(oracle, None, first_line(error))
+            return OracleResult(oracle, None, first_line(error))
         if not oracle.needs or "update" in oracle.needs:
             raise
-        return Checked(
-            oracle, f"{'' if where is None else f'line {where}: '}{type(error).__name__}: {first_line(error)}"
-        )
-    return Checked(oracle, "")
+        return OracleResult(oracle, f"{'' if where is None else f'line {where}: '}{in_a_line(error)}")
+    return OracleResult(oracle, "")
 
 
-def first_line(error: Exception) -> str:
-    """What an exception says, in one line."""
-    return next(iter(str(error).strip().splitlines()), "")
-
-
-def in_order(results: dict[str, Result | Skipped]) -> list[Result | Skipped]:
+def in_order(results: dict[str, RungResult | Skipped]) -> list[RungResult | Skipped]:
     """Results in the ladder's order: programs end in another."""
     return [results[name] for name in LADDER if name in results]
 
 
-@contextlib.contextmanager
-def named(agent: str, module: ModuleType) -> Iterator[None]:
-    """Turn what the agent's own code raises into one line that says where."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:  # the user's own code: anything can come
-        line = line_of(error, module.__file__)
-        where = agent if line is None else f"{agent}, line {line}"
-        raise UsageError(f"{where}: {type(error).__name__}: {first_line(error)}") from error
-
-
-def cause(report: Report, failure: Result) -> str:
+def cause(report: Report, failure: RungResult) -> str:
     """The known bug whose wrong answer is nearest to what a failing rung measured; '' if none is near.
 
     Bugs of bootstrapping have wrong answers on several rungs, some of which coincide: all of these rungs are asked.
     """
     if failure.probe.fingerprints:
-        rungs = [r for r in report.rungs if isinstance(r, Result) and r.probe.fingerprints]
+        rungs = [r for r in report.rungs if isinstance(r, RungResult) and r.probe.fingerprints]
         by_rung = [_distances(rung) for rung in rungs]
         distances = {name: max(by_name[name] for by_name in by_rung) for name in solve.WRONG}
         near = min(distances, key=lambda name: distances[name])
@@ -479,7 +455,7 @@ def cause(report: Report, failure: Result) -> str:
     return name if count >= 0.75 * len(failure.passed) else ""
 
 
-def _distances(rung: Result) -> dict[str, float]:
+def _distances(rung: RungResult) -> dict[str, float]:
     """How far a rung is from what each bug of bootstrapping would give there, in tolerances; the median over seeds."""
     distances: dict[str, list[float]] = {name: [] for name in solve.WRONG}
     for case, answer in rung.rows():
@@ -499,13 +475,13 @@ def numbers(x: np.ndarray, where: np.ndarray) -> str:
     return f"({', '.join(kept[:8])}{', ...' if len(kept) > 8 else ''})"
 
 
-def expected_and_measured(result: Result) -> tuple[str, str]:
+def expected_and_measured(result: RungResult) -> tuple[str, str]:
     """Of the seed that is furthest off: what its truth is, and what it answers, where the truth says something."""
     case, answer = list(result.rows())[result.worst]
     pairs: list[tuple[str, np.ndarray, Any]] = []
     to = result.probe.values(result.kind, case, case.truth)
     if to is not None and answer.value is not None:
-        pairs.append(("Q" if result.kind == "Q" else "V", to, answer.value))
+        pairs.append(("Q" if result.kind == "dqn" else "V", to, answer.value))
     if case.truth.policy is not None:
         name = "pi" if isinstance(case.params, Tables) else "mean"
         pairs.append((name, case.truth.policy, answer.policy))
@@ -516,7 +492,7 @@ def expected_and_measured(result: Result) -> tuple[str, str]:
 
 def verdict(report: Report) -> str:
     """The outcome in one sentence."""
-    rungs = [r for r in report.rungs if isinstance(r, Result)]
+    rungs = [r for r in report.rungs if isinstance(r, RungResult)]
     open_ = len(report.oracles) + len(report.rungs) - len(rungs) - sum(c.fault is not None for c in report.oracles)
     left = f"; {open_} not checked" if open_ else ""
     if not report.failures:
@@ -528,7 +504,7 @@ def verdict(report: Report) -> str:
             )
         return f"PASS: {report.agent} answers every check right{seeds}{left}."
     first = report.failures[0]
-    if isinstance(first, Checked):
+    if isinstance(first, OracleResult):
         return f"FAIL at {first.oracle.name}: look at {first.oracle.isolates}. {first.fault}."
     expected, measured = expected_and_measured(first)
     why = cause(report, first)

@@ -107,12 +107,12 @@ def check_values(name: str, value_fn: Callable[[np.ndarray], Any], variant: int 
         raise UsageError(f"the probe {name!r} says nothing about values; use check_policy")
     measured = np.asarray([np.asarray(value_fn(obs), np.float64) for obs in case.params.obs])
     n = len(case.params.obs)
-    kind = "A" if measured.shape == (n,) else "Q"
+    kind = "ppo" if measured.shape == (n,) else "dqn"
     expected = probe.values(kind, case, case.truth)
     assert expected is not None  # as the truth has V
     if measured.shape != expected.shape:
         raise UsageError(f"value_fn gives shape {measured.shape[1:]}; V is a number, Q has {expected.shape[1]} of them")
-    truth = Answer(case.truth.value, q=None if kind == "A" else expected)
+    truth = Answer(case.truth.value, q=None if kind == "ppo" else expected)
     return compare(probe, case, kind, Answer(value=measured), truth, expected)
 
 
@@ -137,7 +137,7 @@ def check_policy(name: str, policy_fn: Callable[[np.ndarray], Any], variant: int
         raise UsageError(f"policy_fn gives shape {measured.shape[1:]}; it must be {expected.shape[1:]}")
     if not isinstance(case.params, Tables):
         measured = measured.clip(-1, 1)
-    return compare(probe, case, "A", Answer(policy=measured), Answer(policy=expected), expected)
+    return compare(probe, case, "ppo", Answer(policy=measured), Answer(policy=expected), expected)
 
 
 def compare(probe: Probe, case: Case, kind: str, answer: Answer, truth: Answer, expected: np.ndarray) -> Comparison:

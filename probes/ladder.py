@@ -21,6 +21,7 @@ import numpy as np
 
 from probes import solve
 from probes.environments import Tables, Targets, tables
+from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Probe:
 
     name: str
     make: Callable[[np.random.Generator], Case]
-    kinds: str
+    kinds: tuple[str, ...]
     isolates: str
     """the component that is at fault if this rung is the first to fail"""
     gamma: float
@@ -65,16 +66,16 @@ class Probe:
     settings: Mapping[str, Mapping[str, Any]]
     """kind of agent -> its settings that differ from those of probes/check.py, `updates` among them"""
 
-    def case(self, seed: int, kind: str = "A") -> Case:
+    def case(self, seed: int, kind: str = "ppo") -> Case:
         """What seed `seed` of an agent of that kind meets: the same whatever other seeds there are."""
         case = self.make(np.random.default_rng([zlib.crc32(self.name.encode()), seed]))
-        return mirrored(case) if kind == "C" else case
+        return mirrored(case) if kind == "cem" else case
 
     def values(self, kind: str, case: Case, answer: Answer) -> np.ndarray | None:
         """What an agent's `value` gives where it ends at `answer`: V `[n]`, or Q `[n, A]`; None where that is open."""
-        if kind == "C":
+        if kind == "cem":
             return None
-        if kind == "A":
+        if kind == "ppo":
             return answer.value
         if answer.q is not None or answer.value is None:
             return answer.q
@@ -104,7 +105,7 @@ HALF = np.full((1, 2), 0.5)
 
 
 def probe(
-    kinds: str,
+    kinds: tuple[str, ...],
     isolates: str,
     *,
     gamma: float = 0.9,
@@ -187,7 +188,7 @@ def two_contexts(rng: np.random.Generator) -> np.ndarray:
     return np.where(np.eye(2)[[match, 1 - match]] > 0, 1.0, -1.0)
 
 
-@probe("AQ", "the value's loss, or the optimiser", gamma=0.3, tolerance=0.07)
+@probe(GRADIENT, "the value's loss, or the optimiser", gamma=0.3, tolerance=0.07)
 def constant(rng: np.random.Generator) -> Case:
     """One state, one step, one action, reward c = +1 or -.7. V = c."""
     c = rng.choice([1.0, -0.7])
@@ -202,7 +203,7 @@ def constant(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([c])), wrong)
 
 
-@probe("AQ", "the path from the observation to its value: backpropagation, batching, broadcasting", gamma=0.5)
+@probe(GRADIENT, "the path from the observation to its value: backpropagation, batching, broadcasting", gamma=0.5)
 def obs_value(rng: np.random.Generator) -> Case:
     """Observations +1 and -1 pay 1 and -.4, which way is drawn. V(s) = r(s).
 
@@ -220,21 +221,21 @@ def obs_value(rng: np.random.Generator) -> Case:
     return Case(params, Answer(r), wrong)
 
 
-@probe("AQ", "discounting, and bootstrapping from the next state", gamma=0.5, tolerance=0.06, fingerprints=True)
+@probe(GRADIENT, "discounting, and bootstrapping from the next state", gamma=0.5, tolerance=0.06, fingerprints=True)
 def discount(rng: np.random.Generator) -> Case:
     """0 -> 1 -> end, rewards 0 and 1; the final observation is 1's. V(1) = 1, V(0) = gamma V(1) = .5."""
     params = tables(obs=[[0.0], [1.0]], reward=[0, 1], next=[1, 1], terminated=[False, True])
     return Case(params, Answer(np.array([0.5, 1.0])))
 
 
-@probe("AQ", "the bootstrap or the trace over a reset", gamma=0.5, tolerance=0.12, fingerprints=True)
+@probe(GRADIENT, "the bootstrap or the trace over a reset", gamma=0.5, tolerance=0.12, fingerprints=True)
 def reset_leak(rng: np.random.Generator) -> Case:
     """0 -> 1 -> end, rewards -2 and 2; the final observation is 1's. V(1) = 2, V(0) = -2 + gamma V(1) = -1."""
     params = tables(obs=[[-1.0], [1.0]], reward=[-2, 2], next=[1, 1], terminated=[False, True])
     return Case(params, Answer(np.array([-1.0, 2.0])))
 
 
-@probe("AQ", "truncation against termination", gamma=0.6, tolerance=0.055, fingerprints=True)
+@probe(GRADIENT, "truncation against termination", gamma=0.6, tolerance=0.055, fingerprints=True)
 def truncation_pair(rng: np.random.Generator) -> Case:
     """One step, reward 1. A terminates with B as final observation, B is truncated with A as final observation.
 
@@ -245,8 +246,8 @@ def truncation_pair(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQ", "truncation against termination, over long episodes", gamma=0.9, tolerance=0.24, fingerprints=True,
-    settings={"A": {"gae_lambda": 0.0}},
+    GRADIENT, "truncation against termination, over long episodes", gamma=0.9, tolerance=0.24, fingerprints=True,
+    settings={"ppo": {"gae_lambda": 0.0}},
 )  # fmt: skip
 def truncation_loop(rng: np.random.Generator) -> Case:
     """s0 pays -5 and leads to s1, which pays 1 and leads to itself; truncated after 5 steps, final observation s1's.
@@ -260,19 +261,19 @@ def truncation_loop(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([4.0, *[10.0] * 5])))
 
 
-@probe("AQC", "the policy's gradient, or the choice of actions", tolerance=0.2)
+@probe(ALL, "the policy's gradient, or the choice of actions", tolerance=0.2)
 def bandit(rng: np.random.Generator) -> Case:
     """One state, two arms that pay +1 and -1; the best is drawn. The policy takes it, V -> 1."""
     return a_bandit(two_contexts(rng)[:1], [[0.0]])
 
 
-@probe("AQC", "a policy that depends on the observation", tolerance=0.2)
+@probe(ALL, "a policy that depends on the observation", tolerance=0.2)
 def context_bandit(rng: np.random.Generator) -> Case:
     """Observations +1 and -1; an action pays +1 if it matches and -1 if not. Both are matched, V = 1."""
     return a_bandit(two_contexts(rng), [[1.0], [-1.0]])
 
 
-@probe("C", "the score: the mean over rollouts", settings={"C": {"num_rollouts": 101}})
+@probe(CEM, "the score: the mean over rollouts", settings={"cem": {"num_rollouts": 101}})
 def noisy_bandit(rng: np.random.Generator) -> Case:
     """One arm pays 1 in two of five episodes and -.4 in the others, the other arm 0. Which episode it is, is hidden.
 
@@ -292,10 +293,10 @@ def noisy_bandit(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQC",
+    ALL,
     "the gather of the action taken, the axes, or minibatches; CEM: the elites",
     tolerance=0.09,
-    settings={"A": {"learning_rate": 3e-3, "updates": 200}, "C": {"population_size": 257}},
+    settings={"ppo": {"learning_rate": 3e-3, "updates": 200}, "cem": {"population_size": 257}},
 )
 def table(rng: np.random.Generator) -> Case:
     """Three states, one-hot, drawn with .5, .3, .2; five actions; one step; 15 different rewards, columns drawn.
@@ -320,7 +321,7 @@ def table(rng: np.random.Generator) -> Case:
     return Case(params, Answer(value, best(rewards.argmax(1), 5)), wrong)
 
 
-@probe("AQ", "the hidden layers", tolerance=0.2, settings={"Q": {"learning_rate": 4e-2}})
+@probe(GRADIENT, "the hidden layers", tolerance=0.2, settings={"dqn": {"learning_rate": 4e-2}})
 def exclusive_or(rng: np.random.Generator) -> Case:
     """Two signs are shown; equal ones pay 1 and unequal ones -1, or the other way round. V(s) = r(s).
 
@@ -334,11 +335,11 @@ def exclusive_or(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQ",
+    GRADIENT,
     "time and environment axes, or the order of a batch's fields",
     gamma=0.5,
     tolerance=0.06,
-    settings={"Q": {"learning_rate": 4e-2}},
+    settings={"dqn": {"learning_rate": 4e-2}},
 )
 def env_axis(rng: np.random.Generator) -> Case:
     """One of three ids, drawn at the reset, and one of three times are shown; the reward depends on both.
@@ -378,7 +379,7 @@ def temptation(rng: np.random.Generator, obs: Any) -> Case:
     return Case(params, Answer(policy=best([1 - tempting] * 2)), wrong)
 
 
-@probe("AC", "the trace, or the fitness, is not cut at the end of an episode")
+@probe(PPO + CEM, "the trace, or the fitness, is not cut at the end of an episode")
 def reset_temptation(rng: np.random.Generator) -> Case:
     """One step. One action pays .1; the other 0, but the NEXT episode then pays 1 more. The observation is constant.
 
@@ -388,14 +389,14 @@ def reset_temptation(rng: np.random.Generator) -> Case:
     return temptation(rng, [[0.0], [0.0]])
 
 
-@probe("Q", "the bootstrap over a reset, where it tempts")
+@probe(DQN, "the bootstrap over a reset, where it tempts")
 def reset_temptation_visible(rng: np.random.Generator) -> Case:
     """As reset_temptation, but the episode that pays 1 more can be seen: Q = r(s, a); termination ends the value."""
     case = temptation(rng, [[-1.0], [1.0]])
     return dataclasses.replace(case, truth=Answer(np.array([0.1, 1.1]), case.truth.policy))
 
 
-@probe("AC", "credit over several steps: lambda, or the order in time", tolerance=0.1)
+@probe(PPO + CEM, "credit over several steps: lambda, or the order in time", tolerance=0.1)
 def delayed_credit(rng: np.random.Generator) -> Case:
     """Four steps, of which only the time is shown; the first action alone decides whether the last step pays +1 or -1.
 
@@ -425,10 +426,10 @@ def delayed_credit(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQ",
+    GRADIENT,
     "noise in the rewards",
     tolerance=0.06,
-    settings={"A": LARGE_BATCH, "Q": {"learning_rate": 5e-4, "end_e": 1.0}},
+    settings={"ppo": LARGE_BATCH, "dqn": {"learning_rate": 5e-4, "end_e": 1.0}},
 )
 def noisy_reward(rng: np.random.Generator) -> Case:
     """One state, one step, reward 1 or -.5 with equal odds. V = .25; the explained variance is 0 in truth."""
@@ -436,7 +437,7 @@ def noisy_reward(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([0.25])), {"the value does not learn": Answer(np.zeros(1))})
 
 
-@probe("C", "the fitness: all rewards up to the episode's end, undiscounted", gamma=1.0)
+@probe(CEM, "the fitness: all rewards up to the episode's end, undiscounted", gamma=1.0)
 def patience(rng: np.random.Generator) -> Case:
     """One action ends the episode and pays 1; the other pays 1.02 four steps later. Undiscounted, that is more.
 
@@ -458,19 +459,19 @@ def patience(rng: np.random.Generator) -> Case:
     return Case(params, Answer(policy=policy), wrong)
 
 
-@probe("AQC", "the size of rewards: small ones", tolerance=0.002)
+@probe(ALL, "the size of rewards: small ones", tolerance=0.002)
 def small_rewards(rng: np.random.Generator) -> Case:
     """context_bandit with rewards of .01. The policy is the same, V = .01."""
     return a_bandit(two_contexts(rng), [[1.0], [-1.0]], scale=0.01)
 
 
 @probe(
-    "AQC",
+    ALL,
     "the size of rewards: large ones",
     tolerance=20.0,
     settings={
-        "A": {**LARGE_BATCH, "learning_rate": 1.5e-2, "max_grad_norm": np.inf},
-        "Q": {"learning_rate": 4e-2},
+        "ppo": {**LARGE_BATCH, "learning_rate": 1.5e-2, "max_grad_norm": np.inf},
+        "dqn": {"learning_rate": 4e-2},
     },
 )
 def large_rewards(rng: np.random.Generator) -> Case:
@@ -499,10 +500,10 @@ def soft_bandit(rng: np.random.Generator, coefficient: float) -> Case:
 
 
 @probe(
-    "A",
+    PPO,
     "the sign and the size of the entropy bonus",
     policy_tolerance=0.025,
-    settings={"A": {**LARGE_BATCH, "ent_coef": 1.0}},
+    settings={"ppo": {**LARGE_BATCH, "ent_coef": 1.0}},
 )
 def soft_bandit_1(rng: np.random.Generator) -> Case:
     """Two arms that pay +1 and -1, entropy coefficient c = 1, advantages not normalised.
@@ -513,17 +514,17 @@ def soft_bandit_1(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "A",
+    PPO,
     "the sign and the size of the entropy bonus",
     policy_tolerance=0.025,
-    settings={"A": {**LARGE_BATCH, "ent_coef": 2.0}},
+    settings={"ppo": {**LARGE_BATCH, "ent_coef": 2.0}},
 )
 def soft_bandit_2(rng: np.random.Generator) -> Case:
     """soft_bandit_1 with c = 2: softmax(r / 2) is .731 for the best arm."""
     return soft_bandit(rng, 2.0)
 
 
-@probe("AQC", "exploration", tolerance=0.15)
+@probe(ALL, "exploration", tolerance=0.15)
 def password(rng: np.random.Generator) -> Case:
     """Three bits to be entered; the last right one pays 1, a wrong one ends the episode with .05. V = .81, .9, 1."""
     bits = rng.integers(2, size=3)
@@ -540,7 +541,12 @@ def password(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([0.81, 0.9, 1.0]), best(bits)), wrong)
 
 
-@probe("AC", "the scaling of rewards: they may be divided, never shifted", tolerance=0.24, settings={"A": NORMALIZED})
+@probe(
+    PPO + CEM,
+    "the scaling of rewards: they may be divided, never shifted",
+    tolerance=0.24,
+    settings={"ppo": NORMALIZED},
+)
 def will_to_live(rng: np.random.Generator) -> Case:
     """One action ends the episode, the other goes on, up to a time limit of 5; every step pays r = +1 or r = -1.
 
@@ -566,10 +572,10 @@ def will_to_live(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "A",
+    PPO,
     "the normalisation of observations, in training or at evaluation",
     tolerance=0.2,
-    settings={"A": {**NORMALIZED, "ent_coef": 0.05}},
+    settings={"ppo": {**NORMALIZED, "ent_coef": 0.05}},
 )
 def offset_obs(rng: np.random.Generator) -> Case:
     """context_bandit with observations 1000 + .01 and 1000 - .01, to be normalised. Both are matched, V = 1.
@@ -580,7 +586,7 @@ def offset_obs(rng: np.random.Generator) -> Case:
     return a_bandit(two_contexts(rng), [[1000.01], [999.99]])
 
 
-@probe("AC", "the Gaussian policy: log-probability, sum over dimensions, axes", policy_tolerance=0.09)
+@probe(PPO + CEM, "the Gaussian policy: log-probability, sum over dimensions, axes", policy_tolerance=0.09)
 def continuous_target(rng: np.random.Generator) -> Case:
     """Observations +1 and -1, one step, two dimensions, r = 1 - |a - a*(s)|^2. The mean ends at a*(s).
 
@@ -600,10 +606,10 @@ def continuous_target(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "C",
+    CEM,
     "the extra variance, without which the search stops on its way",
     policy_tolerance=0.08,
-    settings={"C": {"extra_variance": 1.0}},
+    settings={"cem": {"extra_variance": 1.0}},
 )
 def far_optimum(rng: np.random.Generator) -> Case:
     """continuous_target with observations of +.1 and -.1: the weights of the optimum lie 7 and 2 std from the start.
@@ -618,7 +624,7 @@ def far_optimum(rng: np.random.Generator) -> Case:
     return dataclasses.replace(case, params=params, wrong={**case.wrong, **wrong})
 
 
-@probe("C", "the hidden layers", policy_tolerance=0.09, settings={"C": {"hidden_sizes": (7,), "updates": 60}})
+@probe(CEM, "the hidden layers", policy_tolerance=0.09, settings={"cem": {"hidden_sizes": (7,), "updates": 60}})
 def curved_target(rng: np.random.Generator) -> Case:
     """Observations 1, 0 and -1, one step, r = 1 - (a - a*(s))^2, a* = z, -z, z with z = .5 or -.5. The mean ends at a*.
 
@@ -632,7 +638,7 @@ def curved_target(rng: np.random.Generator) -> Case:
     return Case(params, Answer(policy=optimum), wrong)
 
 
-@probe("AC", "the clipping of actions to the Box", tolerance=0.15, policy_tolerance=0.2)
+@probe(PPO + CEM, "the clipping of actions to the Box", tolerance=0.15, policy_tolerance=0.2)
 def boundary(rng: np.random.Generator) -> Case:
     """r = w(s) . a in the Box [-1, 1]^2, |w_1| + |w_2| = 1: the optimum is a corner, V -> 1.
 
@@ -650,10 +656,10 @@ def boundary(rng: np.random.Generator) -> Case:
 
 
 @probe(
-    "AQC",
+    ALL,
     "the path of images: layout, channels, scaling",
     tolerance=0.12,
-    settings={"A": {"learning_rate": 3e-3, "ent_coef": 0.05, "updates": 200}},
+    settings={"ppo": {"learning_rate": 3e-3, "ent_coef": 0.05, "updates": 200}},
 )
 def pixels(rng: np.random.Generator) -> Case:
     """Images of 13 x 3 x 5 with one lit pixel of six; two actions; one step.
@@ -674,7 +680,7 @@ def pixels(rng: np.random.Generator) -> Case:
     return Case(params, Answer(top, best(match)), wrong)
 
 
-@probe("Q", "the target network: it never moves, or too late", gamma=0.9, tolerance=0.018)
+@probe(DQN, "the target network: it never moves, or too late", gamma=0.9, tolerance=0.018)
 def target_chain(rng: np.random.Generator) -> Case:
     """Five states in a row, +1 at the end: V = gamma^4 ... 1 = .6561, .729, .81, .9, 1.
 
@@ -686,14 +692,14 @@ def target_chain(rng: np.random.Generator) -> Case:
     return Case(params, Answer(value), {"the target network stays as it began": Answer(frozen)})
 
 
-@probe("Q", "the target network: it never moves, or too late", gamma=0.9, tolerance=0.9)
+@probe(DQN, "the target network: it never moves, or too late", gamma=0.9, tolerance=0.9)
 def target_loop(rng: np.random.Generator) -> Case:
     """One state that pays 1 and leads to itself, for ever: V = 1 / (1 - gamma) = 10."""
     params = tables(obs=[[1.0]], reward=[1], next=[0])
     return Case(params, Answer(np.array([10.0])), {"the target network stays as it began": Answer(np.array([1.0]))})
 
 
-@probe("Q", "the maximum in the Bellman equation", gamma=0.5, tolerance=0.1)
+@probe(DQN, "the maximum in the Bellman equation", gamma=0.5, tolerance=0.1)
 def max_not_mean(rng: np.random.Generator) -> Case:
     """s0 leads to s1, whose arms pay +1 and -1. Q(s0) = gamma max = .5; the mean would give 0, the minimum -.5."""
     arms = rng.permutation([1.0, -1.0])
@@ -707,7 +713,7 @@ def max_not_mean(rng: np.random.Generator) -> Case:
     return Case(params, Answer(np.array([0.5, 1.0]), policy), wrong)
 
 
-@probe("Q", "the replay buffer keeps what is old", tolerance=0.2)
+@probe(DQN, "the replay buffer keeps what is old", tolerance=0.2)
 def phase_flip(rng: np.random.Generator) -> Case:
     """bandit whose rewards change sign for good after 3,000 steps, counted over resets. Q is that of the new sign."""
     before = two_contexts(rng)[:1]

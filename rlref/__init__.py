@@ -12,15 +12,20 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rlref.runner import resume as resume
-    from rlref.runner import train as train
-    from rlref.runs import Run as Run
-    from rlref.runs import load as load
+    from rlref.runs.run import Run as Run
+    from rlref.runs.run import load as load
+    from rlref.runs.training import resume as resume
+    from rlref.runs.training import train as train
 
 __version__ = "0.2.0"
 __all__ = ["Run", "load", "resume", "train"]
 
-_HOME = {"train": "rlref.runner", "resume": "rlref.runner", "load": "rlref.runs", "Run": "rlref.runs"}
+_HOME = {
+    "train": "rlref.runs.training",
+    "resume": "rlref.runs.training",
+    "load": "rlref.runs.run",
+    "Run": "rlref.runs.run",
+}
 
 
 def _one_cpu_device_per_core() -> None:

@@ -5,6 +5,8 @@
 
 from typing import NamedTuple
 
+from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
+
 
 class Metric(NamedTuple):
     """One metric. NaN means "undefined in this update": no episode has ended yet, zero variance, DQN's warm-up.
@@ -26,12 +28,8 @@ class Metric(NamedTuple):
         return self.cleanrl or f"diag/{self.name}"
 
 
-_PPO, _DQN, _CEM = ("ppo",), ("dqn",), ("cem",)
-_GRADIENT = (*_PPO, *_DQN)
-
-
 def _spread(
-    name: str, what: str, unit: str, source: str, agents: tuple[str, ...] = _GRADIENT, **mean_tags: str
+    name: str, what: str, unit: str, source: str, agents: tuple[str, ...] = GRADIENT, **mean_tags: str
 ) -> list[Metric]:
     """`name`_mean, _std, _min and _max; other projects' tags go to the mean."""
     words = {"mean": "mean", "std": "standard deviation", "min": "minimum", "max": "maximum"}
@@ -64,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
         "the undiscounted, unscaled returns of the last 100 finished episodes; CEM: of candidates' means over rollouts",
         "reward",
         "Henderson et al. 2018",
-        (*_GRADIENT, *_CEM),
+        ALL,
         cleanrl="charts/episodic_return",
         sb3="rollout/ep_rew_mean",
     ),
@@ -79,7 +77,7 @@ METRICS: tuple[Metric, ...] = (
         "the lengths of the last 100 finished episodes; CEM: of candidates' mean lengths",
         "steps",
         _JONES,
-        (*_GRADIENT, *_CEM),
+        ALL,
         cleanrl="charts/episodic_length",
         sb3="rollout/ep_len_mean",
     ),
@@ -103,7 +101,7 @@ METRICS: tuple[Metric, ...] = (
         "of the actions taken, pooled over the update: low for a policy that is stuck",
         "nats",
         _OWN,
-        _DQN,
+        DQN,
     ),
     Metric(
         "kl",
@@ -113,30 +111,30 @@ METRICS: tuple[Metric, ...] = (
         "nats",
         _SCHULMAN,
     ),
-    Metric("kl_mean_term", "the part of kl that the change of the mean causes", "nats", _OWN, _CEM),
-    Metric("kl_variance_term", "the part of kl that the change of the variance causes", "nats", _OWN, _CEM),
-    Metric("kl_refit", "KL(refit, old): of the elites alone, before smoothing and extra variance", "nats", _OWN, _CEM),
+    Metric("kl_mean_term", "the part of kl that the change of the mean causes", "nats", _OWN, CEM),
+    Metric("kl_variance_term", "the part of kl that the change of the variance causes", "nats", _OWN, CEM),
+    Metric("kl_refit", "KL(refit, old): of the elites alone, before smoothing and extra variance", "nats", _OWN, CEM),
     Metric(
         "kl_floor",
         "what kl_refit is on average if elites are chosen at random: -(D / 2) (digamma((k - 1) / 2) + log(2 / k))",
         "nats",
         _OWN,
-        _CEM,
+        CEM,
     ),
-    Metric("kl_excess", "kl_refit minus kl_floor: on average 0 where nothing is learned", "nats", _OWN, _CEM),
+    Metric("kl_excess", "kl_refit minus kl_floor: on average 0 where nothing is learned", "nats", _OWN, CEM),
     Metric(
         "churn",
         "share of a replay minibatch whose greedy action changed over the update",
         "1",
         "Schaul et al. 2022",
-        _DQN,
+        DQN,
     ),
     Metric(
         "approx_kl",
         "mean of (ratio - 1) - log ratio over all minibatches",
         "nats",
         "Schulman 2020, Approximating KL Divergence",
-        _PPO,
+        PPO,
         cleanrl="losses/approx_kl",
         sb3="train/approx_kl",
     ),
@@ -155,27 +153,27 @@ METRICS: tuple[Metric, ...] = (
         "mean of that G minus mean of that V: explained variance is blind to it",
         "learned reward",
         _OWN,
-        _GRADIENT,
+        GRADIENT,
     ),
     Metric(
         "clip_fraction",
         "share of samples whose ratio is outside 1 +- clip_coef",
         "1",
         "37 details, core 12",
-        _PPO,
+        PPO,
         cleanrl="losses/clipfrac",
         sb3="train/clip_fraction",
     ),
     Metric(
-        "first_ratio_error", "maximum of |ratio - 1| in the first minibatch: must be about 0", "1", "37 details", _PPO
+        "first_ratio_error", "maximum of |ratio - 1| in the first minibatch: must be about 0", "1", "37 details", PPO
     ),
-    Metric("loss", "the whole objective", "1", "CleanRL", _PPO, sb3="train/loss"),
+    Metric("loss", "the whole objective", "1", "CleanRL", PPO, sb3="train/loss"),
     Metric(
         "policy_loss",
         "the clipped surrogate, negated",
         "1",
         "Schulman et al. 2017, eq. 7",
-        _PPO,
+        PPO,
         cleanrl="losses/policy_loss",
         sb3="train/policy_gradient_loss",
     ),
@@ -184,7 +182,7 @@ METRICS: tuple[Metric, ...] = (
         "half the squared error of V, clipped if clip_vloss",
         "learned reward^2",
         "Schulman et al. 2017, eq. 9",
-        _PPO,
+        PPO,
         cleanrl="losses/value_loss",
         sb3="train/value_loss",
     ),
@@ -193,14 +191,14 @@ METRICS: tuple[Metric, ...] = (
         "half the squared error of Q, or its Huber form",
         "reward^2",
         "Mnih et al. 2015",
-        _DQN,
+        DQN,
         cleanrl="losses/td_loss",
         sb3="train/loss",
     ),
     *_spread(
-        "td_error", "target minus Q of the action taken, over all gradient steps", "reward", "Mnih et al. 2015", _DQN
+        "td_error", "target minus Q of the action taken, over all gradient steps", "reward", "Mnih et al. 2015", DQN
     ),
-    *_spread("advantage", "the advantages before normalisation", "learned reward", _JONES, _PPO),
+    *_spread("advantage", "the advantages before normalisation", "learned reward", _JONES, PPO),
     *_spread(
         "target",
         "the lambda-returns that V is fitted to; DQN: what Q is, over all gradient steps",
@@ -225,17 +223,17 @@ METRICS: tuple[Metric, ...] = (
         "of the episodes that ended; at a time limit the last action's own Q stands for its reward and all after it",
         "reward",
         "van Hasselt et al. 2016",
-        _DQN,
+        DQN,
     ),
     Metric(
-        "epsilon", "mean probability of a random action", "1", "Mnih et al. 2015", _DQN, sb3="rollout/exploration_rate"
+        "epsilon", "mean probability of a random action", "1", "Mnih et al. 2015", DQN, sb3="rollout/exploration_rate"
     ),
     Metric(
         "mean_policy_return",
         "mean return of the new mean's policy over num_eval_rollouts episodes on fresh keys: the score of a run of CEM",
         "reward",
         "Szita & Lorincz 2006",
-        _CEM,
+        CEM,
     ),
     Metric(
         "selection_bias",
@@ -243,36 +241,36 @@ METRICS: tuple[Metric, ...] = (
         "far they were chosen for their luck; the luck of the keys is in it too, so read it over generations",
         "reward",
         _OWN,
-        _CEM,
+        CEM,
     ),
-    Metric("elite_threshold", "lowest score of an elite", "reward", "de Boer et al. 2005", _CEM),
-    Metric("elite_mean", "mean score of the elites", "reward", _OWN, _CEM),
-    Metric("std_min", "smallest standard deviation of a parameter, as the candidates were drawn", "1", _OWN, _CEM),
-    Metric("std_mean", "mean of those standard deviations", "1", _OWN, _CEM),
+    Metric("elite_threshold", "lowest score of an elite", "reward", "de Boer et al. 2005", CEM),
+    Metric("elite_mean", "mean score of the elites", "reward", _OWN, CEM),
+    Metric("std_min", "smallest standard deviation of a parameter, as the candidates were drawn", "1", _OWN, CEM),
+    Metric("std_mean", "mean of those standard deviations", "1", _OWN, CEM),
     Metric(
         "extra_variance",
         "variance added to every parameter after refit and smoothing",
         "1",
         "Szita & Lorincz 2006",
-        _CEM,
+        CEM,
     ),
-    Metric("target_distance", "|online - target parameters| just before a sync, mean over syncs", "1", _OWN, _DQN),
-    Metric("target_step", "|change of the target parameters| at a sync, mean over syncs", "1", _OWN, _DQN),
-    Metric("buffer_fill", "share of the replay buffer that is filled", "1", _OWN, _DQN),
+    Metric("target_distance", "|online - target parameters| just before a sync, mean over syncs", "1", _OWN, DQN),
+    Metric("target_step", "|change of the target parameters| at a sync, mean over syncs", "1", _OWN, DQN),
+    Metric("buffer_fill", "share of the replay buffer that is filled", "1", _OWN, DQN),
     Metric(
         "unstorable_fraction",
         "share of the steps whose observation, or final one, the replay buffer changes, as buffer_dtype cannot hold it",
         "1",
         _OWN,
-        _DQN,
+        DQN,
     ),
-    Metric("sample_age", "mean age of the transitions learned from", "steps", "Fedus et al. 2020", _DQN),
+    Metric("sample_age", "mean age of the transitions learned from", "steps", "Fedus et al. 2020", DQN),
     Metric(
         "learning_rate",
         "Adam's step size in this update",
         "1",
         "CleanRL",
-        _GRADIENT,
+        GRADIENT,
         cleanrl="charts/learning_rate",
         sb3="train/learning_rate",
     ),
@@ -281,28 +279,28 @@ METRICS: tuple[Metric, ...] = (
         "optimiser steps taken in this update: fewer only if target_kl stopped it, or in DQN's warm-up",
         "steps",
         _OWN,
-        _GRADIENT,
+        GRADIENT,
     ),
     Metric(
         "grad_norm",
         "global norm of the gradient before clipping, mean over minibatches",
         "1",
         "Rahtz 2018",
-        _GRADIENT,
+        GRADIENT,
     ),
     Metric(
         "update_ratio",
         "|optimiser step|, mean over those of the update, / |parameters| at its start",
         "1",
         "CS231n",
-        _GRADIENT,
+        GRADIENT,
     ),
     Metric(
         "gradient_noise_scale",
         "tr(Sigma) / |G|^2, from Adam's moments: B (sum v - sum m^2) / sum m^2; below 0 while gradients grow fast",
         "samples",
         "McCandlish et al. 2018",
-        _PPO,
+        PPO,
     ),
     Metric(
         "dormant_fraction",
@@ -310,7 +308,7 @@ METRICS: tuple[Metric, ...] = (
         "part of its data; DQN: on a minibatch drawn then",
         "1",
         "Sokar et al. 2023",
-        _GRADIENT,
+        GRADIENT,
     ),
     Metric(
         "nonfinite",

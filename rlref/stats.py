@@ -340,3 +340,10 @@ def _random_splits(x: Array, y: Array, count: int, rng: np.random.Generator) -> 
 def _random_swaps(x: Array, y: Array, count: int, rng: np.random.Generator) -> Pair:
     swap = rng.random((count, len(x))) < 0.5
     return np.where(swap, y, x), np.where(swap, x, y)
+
+
+def last(x: Array) -> Array:
+    """The last update's values along the last axis; for a row that stopped early, those of its own last update."""
+    reached = np.isfinite(x)
+    index = np.where(reached.any(-1), x.shape[-1] - 1 - np.argmax(reached[..., ::-1], axis=-1), 0)
+    return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]

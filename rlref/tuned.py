@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from rlref.agents import load_agent
+from rlref.contract import load_agent, name_of
 
 Settings = dict[str, Any]
 
@@ -185,7 +185,7 @@ TABLE: dict[str, dict[str, Tuned]] = {
 def tuned(agent: str | ModuleType, env_id: str) -> Tuned | None:
     """What is known of an environment; None if it is not listed, or if the agent is a file of the user's own."""
     module = load_agent(agent)
-    name = module.__name__.rpartition(".")[2]
+    name = name_of(module)
     if module.__file__ is None or Path(module.__file__).resolve() != Path(__file__).with_name(f"{name}.py").resolve():
         return None  # its defaults are what its author wants
     return TABLE.get(name, {}).get(env_id)

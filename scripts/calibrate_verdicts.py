@@ -28,10 +28,12 @@ from mutants import MUTANTS, plant
 from scipy import stats
 
 import rlref
-from rlref import envs, runs
-from rlref.agents import load_agent
-from rlref.findings import Finding
-from rlref.verdicts import CHECKS, diagnose
+from rlref.contract import load_agent
+from rlref.envs.ids import make_env
+from rlref.health.checks import CHECKS
+from rlref.health.engine import diagnose
+from rlref.health.findings import Finding
+from rlref.stats import last
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "runs" / "calibration"
@@ -255,7 +257,7 @@ def lowered(module: ModuleType, config: Any, env: Any, params: Any) -> str:
 def without_bug(agent: str, env_id: str) -> str:
     """What `lowered` gives of the agent as it is."""
     module = load_agent(agent)
-    env, params = envs.make_env(env_id)
+    env, params = make_env(env_id)
     config = module.Config(env_id=env_id, **(settings_of(agent, env_id) | SHORT[agent]))
     return lowered(module, config, env, params)
 
@@ -263,7 +265,7 @@ def without_bug(agent: str, env_id: str) -> str:
 def train(case: Case, folder: Path) -> str:
     """Train a case and keep its metrics; returns what came of it."""
     module = module_of(case, folder)
-    env, params = envs.make_env(case.env_id)
+    env, params = make_env(case.env_id)
     env = Changed(env, case.env) if case.env else env
     config = module.Config(env_id=case.env_id, **case.settings)
     kept: dict[str, Any] = {"agent": case.agent, "config": vars(config)}
@@ -394,7 +396,7 @@ def scores(case: Case) -> np.ndarray:
     """The score of each seed; -inf where there is none."""
     metrics = load(case)[1]
     score = metrics["mean_policy_return" if "mean_policy_return" in metrics else "return_mean"]
-    return np.nan_to_num(runs.last(score), nan=-np.inf)
+    return np.nan_to_num(last(score), nan=-np.inf)
 
 
 def does_harm(case: Case) -> bool:

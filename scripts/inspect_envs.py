@@ -12,8 +12,8 @@ from pathlib import Path
 
 import gymnax
 
-from rlref.findings import headline
-from rlref.inspection import Inspection, inspect
+from rlref.health import findings
+from rlref.inspection.inspect import Inspection, inspect
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -51,7 +51,7 @@ def main() -> None:
             inspections.append(Inspection(f"{env_id}: {type(error).__name__}"))
         print(f"{env_id}, {time.perf_counter() - start:.1f} s", flush=True)
         for f in inspections[-1].findings:
-            print(f"  {f.severity} {f.check}: {headline(f)}", flush=True)
+            print(f"  {f.severity} {f.check}: {findings.headline(f)}", flush=True)
     table = markdown_table(inspections)
     if sys.argv[1:]:
         print(table)

@@ -36,7 +36,6 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
 README = ROOT / "probes" / "README.md"
 BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
-KINDS = {"ppo": "A", "dqn": "Q", "cem": "C"}
 TIME_LIMIT = 600  # seconds
 AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
 
@@ -89,7 +88,7 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
     for agent, mutants in MUTANTS.items():
         options: list[str] = []
         if part == "trained":
-            options = [word for name, p in LADDER.items() if KINDS[agent] in p.kinds for word in ("--only", name)]
+            options = [word for name, p in LADDER.items() if agent in p.kinds for word in ("--only", name)]
         for mutant in mutants:
             about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
                      "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip

@@ -29,10 +29,15 @@ import numpy as np
 import readme
 from scipy.stats import mannwhitneyu
 
-from rlref import cli, runs, stats, tuned, variants
+from rlref import stats, tuned
+from rlref.cli import use_compilation_cache
+from rlref.cli.terminal import Terminal, exit_code
 from rlref.errors import Stopped, UsageError
-from rlref.reference import random_return
-from rlref.runs import Run
+from rlref.reports import reference
+from rlref.runs import files
+from rlref.runs.run import Run
+from rlref.search import variants
+from rlref.settings import in_json
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results"
@@ -93,7 +98,7 @@ LEVEL = 0.01  # of the test against them
 def trained(name: str, folder: Path, num_seeds: int | None, seed: int = 0) -> Run:
     """The run of a benchmark, from where its folder is."""
     agent, _, env_id = name.partition("/")
-    with cli.Terminal() as display:
+    with Terminal() as display:
         display.say(f"{name}, seeds from {seed}")
         return variants.train(
             agent,
@@ -112,12 +117,12 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
     returns = run.metrics[run.score]
     updates = np.unique(np.geomspace(1, returns.shape[1], 80).astype(int)) - 1  # as the picture's axis has it
     known = tuned.tuned(*name.split("/"))
-    environment = runs.read_json(run.path / "environment.json")
+    environment = files.read_json(run.path / "environment.json")
     return {
-        "settings": runs.in_json(run.config),
+        "settings": in_json(run.config),
         "how": known.how if known else "the agent's defaults",
         "steps_per_seed": int(run.metrics["env_steps"][:, -1].mean()),  # CEM's seeds differ
-        "random": random_return(name.partition("/")[2]),
+        "random": reference.random_return(name.partition("/")[2]),
         **{key: x for key, x in run.summary.items() if key not in ("findings", "steps_per_second")},
         "findings": [f"{x['severity']} {x['check']}" for x in run.summary["findings"] if x["severity"] != "INFO"],
         "versions": environment["versions"],
@@ -271,8 +276,8 @@ def write(out: Path, name: str, row: dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         results = read(path) | {name: row}
         results = {k: results[k] for k in BENCHMARKS if k in results}
-        text = json.dumps(json.loads(runs.json_text(results))) + "\n"
-        runs.write(path, lambda file: file.write(text.encode()))
+        text = json.dumps(json.loads(files.json_text(results))) + "\n"
+        files.write(path, lambda file: file.write(text.encode()))
         (out / "scores.md").write_text(report(results))
         if out == RESULTS:
             readme.put(ROOT / "README.md", "scores", report(results))
@@ -301,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where results are (default: scripts/results)")
     options = parser.parse_args(arguments)
     out = options.out.resolve()
-    cli.use_compilation_cache()
+    use_compilation_cache()
     stamp = datetime.datetime.now().strftime("check-%Y%m%d-%H%M%S")
     folder = options.run_dir or ROOT / "runs" / (stamp if options.check else "scores")
     path = out / "scores.json"
@@ -311,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return check(names, read(path), folder, options.num_seeds)
         if options.num_seeds is not None and out == RESULTS:
             raise UsageError("the table has its own numbers of seeds; --num-seeds takes --check, or another --out")
-        with runs.writing(out):
+        with files.writing(out):
             out.mkdir(parents=True, exist_ok=True)
         read(path)
         for name in names:
@@ -324,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal = str(stopped) or "SIGINT"
         how = f", with --run-dir {folder}" if options.check and not options.run_dir else ""
         print(f"stopped by {signal}; the same command goes on{how}", file=sys.stderr)
-        return cli.exit_code(signal)
+        return exit_code(signal)
     return 0
 
 

@@ -48,7 +48,7 @@ TIMESTEPS = 200_000  # of a seed, against rejax
 
 def config_of(agent: str, **settings: Any) -> Any:
     """The settings that are measured: the defaults, and for DQN the plain maximum, as in PureJaxRL."""
-    from rlref.agents import load_agent
+    from rlref.contract import load_agent
 
     return load_agent(agent).Config(**({"target": "max"} if agent == "dqn" else {}), **settings)
 
@@ -66,9 +66,10 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
     import psutil
 
     import rlref
-    from rlref import compiling, runner
+    from rlref.runs import compiling, programs
+    from rlref.runs.display import Silent
 
-    class Watch(runner.Silent):
+    class Watch(Silent):
         first: float | None = None
 
         def progress(self, done: int, total: int, metrics: Any, verdict: Any) -> None:
@@ -76,7 +77,7 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
                 self.first = time.time() - psutil.Process().create_time()
 
     if layout == "whole":
-        runner.rows_at_once = lambda job, rows: rows
+        programs.rows_at_once = lambda job, rows: rows
     if layout == "optimised":
         compiling.options = lambda level: None
     watch = Watch()
@@ -91,13 +92,14 @@ def worker_first(agent: str) -> dict[str, Any]:
     """Seconds from the start of this process, which does what `rlref train` does, to the first update displayed."""
     import psutil
 
-    from rlref import cli
+    from rlref.cli import main
+    from rlref.cli.terminal import Terminal
 
     found: list[float] = []
-    cli.Terminal.progress = lambda *_: found.append(time.time() - psutil.Process().create_time())  # type: ignore[method-assign]
+    Terminal.progress = lambda *_: found.append(time.time() - psutil.Process().create_time())  # type: ignore[method-assign]
     length = ["--num-generations", "3"] if agent == "cem" else ["--total-timesteps", "20480"]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
-        cli.main(["train", agent, *length, "--run-dir", f"{folder}/run"])
+        main(["train", agent, *length, "--run-dir", f"{folder}/run"])
     return {"first_update_seconds": found[0]}
 
 
@@ -107,11 +109,11 @@ def worker_bare(agent: str, num_seeds: int) -> dict[str, Any]:
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec as P
 
-    from rlref import envs
+    from rlref.envs.ids import make_env
 
     config, num_seeds = config_of(agent), int(num_seeds)
     side_by_side = config.population_size * config.num_rollouts if agent == "cem" else config.num_envs
-    env, params = envs.make_env(config.env_id)
+    env, params = make_env(config.env_id)
     mesh = seed_mesh(num_seeds)
     count, steps = num_seeds * side_by_side, 200
     space = env.action_space(params)
@@ -147,7 +149,8 @@ def worker_peak(agent: str) -> dict[str, Any]:
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from rlref import compiling, ppo
+    from rlref import ppo
+    from rlref.runs import compiling
 
     config, updates = ppo.Config(), 50
     hidden, features, actions = 64, 4, 2
@@ -254,8 +257,8 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from rlref import compiling
-    from rlref.agents import load_agent  # importing rlref gives jax one CPU device per core
+    from rlref.contract import load_agent  # importing rlref gives jax one CPU device per core
+    from rlref.runs import compiling
 
     module, count, first = load_agent(agent), *{"ppo": (50, 20), "dqn": (5, 20), "cem": (10, 5)}[agent]
     mesh = seed_mesh()
@@ -312,11 +315,13 @@ def worker_rollout(env_id: str, settings: str) -> dict[str, Any]:
     import jax.numpy as jnp
     from jax.sharding import PartitionSpec as P
 
-    from rlref import cem, compiling, envs
+    from rlref import cem
+    from rlref.envs.ids import make_env
+    from rlref.runs import compiling
 
     wanted: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(settings).items()}
     config = cem.Config(env_id=env_id, **wanted)
-    env, env_params = envs.make_env(env_id)
+    env, env_params = make_env(env_id)
     agent = cem.make(config, env, env_params)
     task = agent.init.args[0]  # type: ignore[attr-defined]  # `make` binds it there
     mesh = seed_mesh()
@@ -370,7 +375,7 @@ def worker_bytes() -> dict[str, Any]:
     """Bytes of one seed's state, and of one stored transition, as the shapes say."""
     import jax
 
-    from rlref.agents import load_agent
+    from rlref.contract import load_agent
 
     dqn = load_agent("dqn")
 

@@ -28,10 +28,17 @@ import numpy as np
 import readme
 
 import rlref
-from rlref import dqn, envs, jobs, ppo, runner
-from rlref.checkpoint import Checkpoints, raw
+from rlref import dqn, ppo
+from rlref.envs.ids import make_env
 from rlref.errors import UsageError
-from rlref.evaluation import named_leaves
+from rlref.runs import checkpoint
+from rlref.runs.display import Silent
+from rlref.runs.group import Group
+from rlref.runs.job import Job
+from rlref.runs.leaves import named_leaves
+from rlref.runs.plan import job_bytes, make_plan
+from rlref.runs.programs import compile_programs
+from rlref.runs.stopping import Stop
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "survival.json"
@@ -68,7 +75,7 @@ def finish(arguments: list[str], cache: Path) -> tuple[int, str]:
 
 def final_state(run: Path) -> dict[str, np.ndarray]:
     """All leaves of a finished run's last checkpoint."""
-    with contextlib.closing(Checkpoints(run, 0)) as checkpoints:
+    with contextlib.closing(checkpoint.Checkpoints(run, 0)) as checkpoints:
         return checkpoints.load(checkpoints.record(checkpoints.updates()[0]))
 
 
@@ -291,17 +298,17 @@ def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
         target_network_frequency=1000,
         hidden_sizes=(128,),
     )
-    env, env_params = envs.make_env(config.env_id)
-    job = jobs.Job(dqn, config, env, env_params, list(range(64)), 0, 1, False)
-    plan = runner.make_plan(job.num_rows, runner.job_bytes(job, True), None, runner.Silent())
-    group = runner.Group(runner.compile_programs(job, plan, runner.Silent()), plan, job, 0)
+    env, env_params = make_env(config.env_id)
+    job = Job(dqn, config, env, env_params, list(range(64)), 0, 1, False)
+    plan = make_plan(job.num_rows, job_bytes(job, True), None, Silent())
+    group = Group(compile_programs(job, plan, Silent()), plan, job, 0)
     group.state = group.programs.init(group.config, group.keys)
     done = 0
 
     def train(updates: int) -> float:
         nonlocal done
         start = time.monotonic()
-        for _ in group.train(done, done + updates, 0, runner.Stop()):
+        for _ in group.train(done, done + updates, 0, Stop()):
             pass
         done += updates
         return time.monotonic() - start
@@ -319,7 +326,10 @@ def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
         checkpoints.wait()
         return time.monotonic() - start
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Checkpoints(Path(folder), 0)) as checkpoints:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(checkpoint.Checkpoints(Path(folder), 0)) as checkpoints,
+    ):
         for turn in range(turns):
             # Either first, by turns: the machine's speed drifts by more than a checkpoint costs.
             for saves in (turn % 2 == 0, turn % 2 == 1):
@@ -337,7 +347,7 @@ def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
         start = time.monotonic()
         checkpoints.load(checkpoints.record(turns + 1))
         load = time.monotonic() - start
-    leaves = [raw(x) for x in named_leaves(group.state).values()]
+    leaves = [checkpoint.raw(x) for x in named_leaves(group.state).values()]
     return {
         "state_mb": round(sum(x.size * x.dtype.itemsize for x in leaves) / 1e6, 1),
         "disk_mb": round(size / 1e6, 1),

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from rlref import ablate, cem, compare, dqn, ppo, variants
+from rlref import cem, dqn, ppo
 from rlref.errors import UsageError
-from rlref.runs import Run
+from rlref.reports import compare
+from rlref.runs.run import Run
+from rlref.search import ablate, variants
 
 
 def labels(module, **settings):

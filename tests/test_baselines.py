@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from rlref import baselines, envs, reference, variants
+from rlref.envs.ids import make_env
 from rlref.errors import UsageError
-from rlref.runs import Run
+from rlref.reports import reference
+from rlref.runs.run import Run
+from rlref.search import baselines, variants
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_what_comes_after_the_budget_does_not_count():
 
 
 def test_random_policy_is_played():
-    env, params = envs.make_env("CartPole-v1")
+    env, params = make_env("CartPole-v1")
     run = baselines.random_run("CartPole-v1", env, params, range(3, 6), 1000)
     assert run.seeds == [3, 4, 5]
     assert run.scores.shape == (3,)

@@ -10,7 +10,11 @@ from gymnax.environments import spaces
 from helpers import count_conds, leaves_equal, task_of, trains_alone
 
 import rlref
-from rlref import cem, jobs, metrics, runner
+from rlref import cem, metrics
+from rlref.runs.display import Silent
+from rlref.runs.job import Job
+from rlref.runs.plan import make_plan
+from rlref.runs.programs import compile_programs
 
 SMALL = cem.Config(num_generations=4, population_size=10, elite_fraction=0.3, num_rollouts=3, num_eval_rollouts=5)
 SMALL = SMALL.replace(max_episode_steps=12)
@@ -439,9 +443,9 @@ def test_the_program_has_no_branch():
 
 def test_training_over_devices_has_no_collective():
     # A loop's end that all devices have to agree on would be one, at every step of the environment.
-    plan = runner.make_plan(8, 1, 1.0, runner.Silent())
-    job = jobs.Job(cem, SMALL, CLOCK, CLOCK.default_params, list(range(8)), 2, 1, True)
-    programs = runner.compile_programs(job, plan, runner.Silent())
+    plan = make_plan(8, 1, 1.0, Silent())
+    job = Job(cem, SMALL, CLOCK, CLOCK.default_params, list(range(8)), 2, 1, True)
+    programs = compile_programs(job, plan, Silent())
     assert plan.mesh.devices.size == 4
     for program in (programs.init, programs.chunk, programs.evaluate):
         for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):

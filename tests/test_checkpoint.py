@@ -19,9 +19,21 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import rlref
-from rlref import cem, checkpoint, cli, dqn, evaluation, extension, jobs, memory, ppo, runner, runs
-from rlref.agents import load_agent
+from rlref import cem, dqn, ppo
+from rlref.cli import main
+from rlref.contract import load_agent
 from rlref.errors import UsageError
+from rlref.runs import checkpoint, files, programs, training
+from rlref.runs.display import Silent
+from rlref.runs.extension import check_extension
+from rlref.runs.folder import Folder
+from rlref.runs.footprint import trace_row
+from rlref.runs.group import Group
+from rlref.runs.job import Job, check_same, lengthened
+from rlref.runs.leaves import named_leaves, with_leaves
+from rlref.runs.pieces import metric_files
+from rlref.runs.plan import Plan, make_plan
+from rlref.settings import config_of, in_json, out_of_json
 
 SMALL = {
     "ppo": ppo.Config(
@@ -51,7 +63,7 @@ SMALL = {
 SEEDS = 6
 
 
-class StopAfter(runner.Silent):
+class StopAfter(Silent):
     """Stops the training once so many of its updates are shown, as SIGTERM from outside does."""
 
     def __init__(self, updates):
@@ -63,7 +75,7 @@ class StopAfter(runner.Silent):
             signal.raise_signal(signal.SIGTERM)
 
 
-compile_programs = runner.compile_programs
+compile_programs = programs.compile_programs
 compiled = {}
 
 
@@ -78,8 +90,8 @@ def compiled_once(job, plan, display):
 
 @pytest.fixture(autouse=True)
 def _short_chunks(monkeypatch):
-    monkeypatch.setattr(runner, "MAX_CHUNK", 3)
-    monkeypatch.setattr(runner, "compile_programs", compiled_once)
+    monkeypatch.setattr(programs, "MAX_CHUNK", 3)
+    monkeypatch.setattr(training, "compile_programs", compiled_once)
 
 
 def train(agent, path, config=None, **options):
@@ -131,7 +143,7 @@ def run(whole, tmp_path):
 
 @pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
 def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "compile_programs", compile_programs)  # of what each folder says
+    monkeypatch.setattr(training, "compile_programs", compile_programs)  # of what each folder says
     train(agent, tmp_path / "whole")
     stopped = train(agent, tmp_path / "run", display=StopAfter(5))
     assert stopped.summary["status"] == "interrupted"
@@ -151,13 +163,13 @@ def test_metrics_after_the_checkpoint_come_again(run, whole):
     assert rlref.load(run).metrics["env_steps"].shape[1] == 20
     assert resume(run).metrics["env_steps"].shape[1] == 20
     assert_same(run, whole)
-    starts = [start for start, _ in runs.metric_files(run, 0)]
+    starts = [start for start, _ in metric_files(run, 0)]
     assert len(starts) == len(set(starts))
 
 
 def test_the_folder_tells_of_the_resume(run):
     resume(run, command=["rlref", "train", "--resume", "x"])
-    (resumed,) = runs.read_json(run / "environment.json")["resumed"]
+    (resumed,) = files.read_json(run / "environment.json")["resumed"]
     assert resumed["command"] == ["rlref", "train", "--resume", "x"]
     assert resumed["versions"]["jax"] == jax.__version__
 
@@ -226,7 +238,7 @@ def test_an_empty_folder_with_a_number_for_a_name_is_not_used(run, whole):
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_damaged_metrics_come_again(run, whole, damage):
-    damage(runs.metric_files(run, 0)[1][1])
+    damage(metric_files(run, 0)[1][1])
     with pytest.warns(UserWarning, match="16 is not used"), pytest.warns(UserWarning, match="begins again"):
         resume(run)
     assert_same(run, whole)
@@ -256,7 +268,7 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    class Full(runner.Silent):
+    class Full(Silent):
         def progress(self, done, total, metrics, verdict):
             if done >= 7 * SEEDS:  # no file can grow any more
                 resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
@@ -281,7 +293,7 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
 
 
 def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
-    real, calls = runs.save_arrays, []
+    real, calls = files.save_arrays, []
 
     def save(path, values):
         calls.append(path)
@@ -289,7 +301,7 @@ def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, values)
 
-    monkeypatch.setattr(runs, "save_arrays", save)
+    monkeypatch.setattr(files, "save_arrays", save)
     with pytest.warns(UserWarning, match="could not be written"):
         train("ppo", tmp_path / "run", eval_every=0)
     # No checkpoint was written before its metrics were.
@@ -298,7 +310,7 @@ def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
 
 def test_groups_resume_where_they_were(tmp_path):
     env = counting_env.Counting()
-    traced = memory.row_of(lambda config: cem.make(config, env), SMALL["cem"])
+    traced = trace_row(lambda config: cem.make(config, env), SMALL["cem"])
     row = traced.peak_bytes + traced.copied_bytes
     options = {"memory_gb": 3.5 * row / 1e9}
     train("cem", tmp_path / "whole", **options)
@@ -320,7 +332,7 @@ def test_batched_settings_resume(tmp_path, capsys):
     config = config.replace(env_id="counting_env:make_env")
     train("cem", tmp_path / "whole", config, env=None)
     train("cem", tmp_path / "run", config, env=None, display=StopAfter(10))
-    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert len(re.findall(r"setting [01]  mean_policy_return  IQM", capsys.readouterr().out)) == 2
     assert rlref.load(tmp_path / "run").metrics["kl"].shape == (2, SEEDS, 20)
     assert_same(tmp_path / "run", tmp_path / "whole")
@@ -328,7 +340,7 @@ def test_batched_settings_resume(tmp_path, capsys):
 
 
 def test_infinite_settings_come_back():
-    assert runs.out_of_json(json.loads(json.dumps(runs.in_json({"a": [0.5, np.inf], "b": "tanh"})))) == {
+    assert out_of_json(json.loads(json.dumps(in_json({"a": [0.5, np.inf], "b": "tanh"})))) == {
         "a": [0.5, np.inf],
         "b": "tanh",
     }
@@ -361,13 +373,13 @@ def test_a_schedule_forbids_extending(agent, change, reason):
 
 def extend(module, config):
     env = counting_env.Counting()
-    job = jobs.Job(module, config, env, env.default_params, [0], 0, 1, True)
-    longer = jobs.lengthened(job, 100_000)
-    saved = jobs.check_same(longer, json.loads(json.dumps(job.about)), Path("run"))
+    job = Job(module, config, env, env.default_params, [0], 0, 1, True)
+    longer = lengthened(job, 100_000)
+    saved = check_same(longer, json.loads(json.dumps(job.about)), Path("run"))
     assert saved.config == job.config
     state = jax.vmap(job.agent.init)(jax.random.split(jax.random.key(0), 1))
-    arrays = {name: np.asarray(checkpoint.raw(x)) for name, x in checkpoint.named_leaves(state).items()}
-    extension.check_extension(saved, longer, arrays, Path("run"))
+    arrays = {name: np.asarray(checkpoint.raw(x)) for name, x in named_leaves(state).items()}
+    check_extension(saved, longer, arrays, Path("run"))
 
 
 def test_a_schedule_that_is_no_metric_forbids_extending(tmp_path):
@@ -377,7 +389,7 @@ def test_a_schedule_that_is_no_metric_forbids_extending(tmp_path):
     assert hidden != source
     (tmp_path / "annealed.py").write_text(hidden)
     module = load_agent(tmp_path / "annealed.py")
-    config = jobs.config_of(module, dataclasses.asdict(SMALL["ppo"]), [])
+    config = config_of(module, dataclasses.asdict(SMALL["ppo"]), [])
     with pytest.raises(UsageError, match="its updates depend on how many there are"):
         extend(module, config)
 
@@ -397,10 +409,10 @@ def test_changed_settings_are_refused_by_name(run):
     (run / "config.json").write_text(text.replace('"gamma": 0.99', '"gamma": 0.5'))
     with pytest.raises(UsageError, match=r"changed by hand.*gamma is 0.5 in the one, 0.99 in the other"):
         resume(run)
-    about = runs.read_json(run / "source" / "config.json")
+    about = files.read_json(run / "source" / "config.json")
     about["config"] |= {"gamma": 0.5, "num_steps": 8}
     for file in ("config.json", "source/config.json"):
-        runs.write_json(run / file, about)
+        files.write_json(run / file, about)
     with pytest.raises(UsageError, match=r"gamma was 0.99 and is 0.5, num_steps was 4 and is 8"):
         resume(run)
 
@@ -413,7 +425,7 @@ def test_a_changed_agent_is_refused(run):
 
 
 def test_a_run_that_is_being_trained_is_refused(run):
-    with contextlib.closing(runs.Folder(run)), pytest.raises(UsageError, match="being trained by another process"):
+    with contextlib.closing(Folder(run)), pytest.raises(UsageError, match="being trained by another process"):
         resume(run)
 
 
@@ -456,15 +468,15 @@ def test_a_signal_in_the_last_chunk_is_too_late(tmp_path):
 
 
 def test_going_on_under_other_settings_of_jax_is_warned_of(run):
-    environment = runs.read_json(run / "environment.json")
+    environment = files.read_json(run / "environment.json")
     environment["jax_config"]["jax_threefry_partitionable"] = "another"
-    runs.write_json(run / "environment.json", environment)
+    files.write_json(run / "environment.json", environment)
     with pytest.warns(UserWarning, match="jax_threefry_partitionable was another and is"):
         resume(run)
 
 
 def test_a_failure_lets_go_of_the_run(run):
-    class Fails(runner.Silent):
+    class Fails(Silent):
         def compiling(self, what):
             raise RuntimeError("no compiler")
 
@@ -494,7 +506,7 @@ def test_wrong_options_leave_the_run_as_it_was(run, options, message):
 
 def test_another_layout_of_leaves_is_refused(run, monkeypatch):
     """As other versions of a library may have it."""
-    real = checkpoint.named_leaves
+    real = named_leaves
     monkeypatch.setattr(checkpoint, "named_leaves", lambda tree: {f"x/{k}": x for k, x in real(tree).items()})
     with pytest.raises(UsageError, match="is not there in the checkpoint and"):
         resume(run)
@@ -534,10 +546,8 @@ def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
     def summed_over_devices(f, **options):
         def wrong(config, state, *rest):
             state, buffer = f(config, state, *rest)
-            biases = {
-                name: jax.lax.pmean(x, "seed") for name, x in checkpoint.named_leaves(state).items() if "bias" in name
-            }
-            return evaluation.with_leaves(state, biases), buffer
+            biases = {name: jax.lax.pmean(x, "seed") for name, x in named_leaves(state).items() if "bias" in name}
+            return with_leaves(state, biases), buffer
 
         return real(wrong if len(options["in_specs"]) == 4 else f, **options)
 
@@ -546,21 +556,21 @@ def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
 
 
 def after_one_update(job, plan):
-    programs = compile_programs(job, plan, runner.Silent())
-    group = runner.Group(programs, plan, job, 0)
-    state = programs.init(group.config, group.keys)
-    state, _ = programs.chunk(group.config, state, np.int32(0), np.int32(1))
-    return {name: np.asarray(checkpoint.raw(x)) for name, x in checkpoint.named_leaves(state).items()}
+    compiled = compile_programs(job, plan, Silent())
+    group = Group(compiled, plan, job, 0)
+    state = compiled.init(group.config, group.keys)
+    state, _ = compiled.chunk(group.config, state, np.int32(0), np.int32(1))
+    return {name: np.asarray(checkpoint.raw(x)) for name, x in named_leaves(state).items()}
 
 
 def worst_difference(agent):
     """Between four devices and one, over the state's floats after one update of eight seeds."""
     module = {"ppo": ppo, "dqn": dqn, "cem": cem}[agent]
     env = counting_env.Counting()
-    job = jobs.Job(module, SMALL[agent], env, env.default_params, list(range(8)), 0, 1, True)
-    four = runner.make_plan(8, 1, 1.0, runner.Silent())
+    job = Job(module, SMALL[agent], env, env.default_params, list(range(8)), 0, 1, True)
+    four = make_plan(8, 1, 1.0, Silent())
     assert four.mesh.size == 4
-    one = runner.Plan(jax.make_mesh((1,), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1]), 8, 8)
+    one = Plan(jax.make_mesh((1,), ("seed",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1]), 8, 8)
     a, b = after_one_update(job, four), after_one_update(job, one)
     return max(np.abs(a[name] - x).max() for name, x in b.items() if x.dtype == np.float32 and x.size)
 

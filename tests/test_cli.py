@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlref import cli, ppo
+from rlref import ppo
+from rlref.cli import main
 
 HERE = Path(__file__).parent
 SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
@@ -34,7 +35,7 @@ import atexit, sys
 from rlref import cli
 def interrupted(options):
     raise KeyboardInterrupt
-cli.envs_command = interrupted
+cli.envs.run = interrupted
 atexit.register(print, "taken down")
 sys.exit(cli.main(["envs"]))
 """
@@ -43,14 +44,14 @@ sys.exit(cli.main(["envs"]))
 
 
 def test_train_without_an_agent_says_what_there_is(capsys):
-    assert cli.main(["train"]) == 2
+    assert main(["train"]) == 2
     assert "AGENT is ppo" in capsys.readouterr().err
-    assert cli.main(["train", "--help"]) == 0
+    assert main(["train", "--help"]) == 0
 
 
 def test_every_setting_has_help(capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main(["train", "ppo", "--help"])
+        main(["train", "ppo", "--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
     for option in ("--learning-rate", "--gae-lambda", "--num-seeds", "--run-dir", "--env-params", "--conv-layers"):
@@ -70,7 +71,7 @@ def test_train_writes_a_run_and_prints_json(capsys):
         "--note",
         "why",
     ]
-    assert cli.main([*arguments, "--run-dir", "run", *SMALL]) == 0
+    assert main([*arguments, "--run-dir", "run", *SMALL]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["status"] == "finished"
     assert len(summary["scores"]) == 2
@@ -81,7 +82,7 @@ def test_train_writes_a_run_and_prints_json(capsys):
 
 
 def test_train_shows_progress_and_a_summary(capsys):
-    assert cli.main(["train", "ppo", "--env-id", "counting_env:with_params", *SMALL]) == 0
+    assert main(["train", "ppo", "--env-id", "counting_env:with_params", *SMALL]) == 0
     captured = capsys.readouterr()
     assert "XLA compiles the training" in captured.err
     assert "100%" in captured.err
@@ -90,7 +91,7 @@ def test_train_shows_progress_and_a_summary(capsys):
 
 
 def test_dqn_shows_progress_and_a_summary(capsys):
-    assert cli.main(["train", "dqn", "--env-id", "counting_env:with_params", *SMALL_DQN]) == 0
+    assert main(["train", "dqn", "--env-id", "counting_env:with_params", *SMALL_DQN]) == 0
     captured = capsys.readouterr()
     assert "100%" in captured.err
     for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/dqn-counting_env"):
@@ -102,7 +103,7 @@ def test_cem_trains_as_many_generations_as_environment_steps_allow(capsys):
     arguments = (
         "train cem --env-id counting_env:make_env --population-size 6 --elite-fraction .5 --num-rollouts 2".split()
     )
-    assert cli.main([*arguments, "--total-timesteps", "200", "--num-seeds", "2", "--run-dir", "run"]) == 0
+    assert main([*arguments, "--total-timesteps", "200", "--num-seeds", "2", "--run-dir", "run"]) == 0
     assert json.loads(Path("run/config.json").read_text())["config"]["num_generations"] == 3
     captured = capsys.readouterr()
     assert "100%" in captured.err
@@ -112,7 +113,7 @@ def test_cem_trains_as_many_generations_as_environment_steps_allow(capsys):
 
 
 def test_nonfinite_training_exits_with_1_and_names_seed_and_update(capsys):
-    assert cli.main(["train", "ppo", "--env-id", "counting_env:poisoned", *SMALL]) == 1
+    assert main(["train", "ppo", "--env-id", "counting_env:poisoned", *SMALL]) == 1
     assert "seed 0 became non-finite at update 0" in capsys.readouterr().out
 
 
@@ -127,7 +128,7 @@ def test_python_m_of_an_agent_is_rlref_train(tmp_path):
 
 
 def test_envs_lists_spaces_and_time_limits(capsys):
-    assert cli.main(["envs", "--json"]) == 0
+    assert main(["envs", "--json"]) == 0
     rows = {row["env_id"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["CartPole-v1"] == {
         "env_id": "CartPole-v1",
@@ -138,7 +139,7 @@ def test_envs_lists_spaces_and_time_limits(capsys):
     }
     assert rows["Pendulum-v1"]["actions"] == "Box 1 float32"
     assert "downloads" in rows["MNISTBandit-bsuite"]["note"]
-    assert cli.main(["envs"]) == 0
+    assert main(["envs"]) == 0
     assert "Breakout-MinAtar" in capsys.readouterr().out
 
 
@@ -211,7 +212,7 @@ def test_wrong_usage_is_one_line_and_exits_with_2(arguments, message, capsys, tm
         Path(ppo.__file__).read_text().replace("    policy: Callable", "    acting: Callable")
     )
     before = sorted(tmp_path.iterdir())
-    assert cli.main(arguments.split()) == 2
+    assert main(arguments.split()) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -220,14 +221,14 @@ def test_wrong_usage_is_one_line_and_exits_with_2(arguments, message, capsys, tm
 
 
 def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
-    assert cli.main(["probe", "ppo", "--only", "discount", "--only", "categorical", "--num-seeds", "3"]) == 0
+    assert main(["probe", "ppo", "--only", "discount", "--only", "categorical", "--num-seeds", "3"]) == 0
     out = capsys.readouterr().out
     assert "3 of 3" in out
     assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
 
 
 def test_probe_knows_dqn(capsys):
-    assert cli.main(["probe", "dqn", "--only", "discount", "--only", "replay_slots", "--num-seeds", "3"]) == 0
+    assert main(["probe", "dqn", "--only", "discount", "--only", "replay_slots", "--num-seeds", "3"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[-1].startswith("PASS: dqn answers every check right, each rung on 3 of 3 seeds")
 
@@ -235,9 +236,9 @@ def test_probe_knows_dqn(capsys):
 def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):
     source = Path(ppo.__file__).read_text().replace("delta = reward + gamma *", "delta = reward +")
     (tmp_path / "no_gamma.py").write_text(source)
-    assert cli.main(["probe", str(tmp_path / "no_gamma.py"), "--only", "discount", "--num-seeds", "3", "--json"]) == 1
+    assert main(["probe", str(tmp_path / "no_gamma.py"), "--only", "discount", "--num-seeds", "3", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["ok"], report["kind"]) == (False, "A")
+    assert (report["ok"], report["kind"]) == (False, "ppo")
     assert report["rungs"][0]["passed"] == 0
     assert report["rungs"][0]["cause"] == "gamma is missing"
     assert report["rungs"][0]["expected"] == "V (0.5, 1)"

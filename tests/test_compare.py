@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 from gymnax.environments import spaces
 
-from rlref import compare, reference, runs
-from rlref.compare import Method
 from rlref.errors import UsageError
-from rlref.runs import Run
+from rlref.reports import compare, reference
+from rlref.runs import files
+from rlref.runs.run import Run, load
 
 SPREAD = np.random.default_rng(3).normal(0, 1, 64)
 
@@ -26,7 +26,9 @@ def run_of(scores, env_id="CartPole-v1", *, agent="ppo", seeds=None, metrics=Non
 
 def compared(*scores, **options):
     """A comparison on one environment, of methods a, b, c ..."""
-    return compare.compare([Method("abcdef"[i], {"CartPole-v1": run_of(x, **options)}) for i, x in enumerate(scores)])
+    return compare.compare(
+        [compare.Method("abcdef"[i], {"CartPole-v1": run_of(x, **options)}) for i, x in enumerate(scores)]
+    )
 
 
 def final(comparison):
@@ -51,11 +53,11 @@ def folder_of(path, env_id="CartPole-v1", agent="ppo", batched=(), digest="01234
     for folder in ("metrics", "source"):
         (path / folder).mkdir(parents=True)
     for name in ("config.json", "source/config.json"):
-        runs.write_json(path / name, about)
+        files.write_json(path / name, about)
     score = np.repeat(np.arange(settings, dtype=np.float32), 2)[:, None]
     values = {"env_steps": np.full_like(score, 100), "return_mean": score}
-    runs.save_arrays(path / "metrics" / "row000000-update00000000.npz", values)
-    runs.write_json(path / "summary.json", {"status": "finished"})
+    files.save_arrays(path / "metrics" / "row000000-update00000000.npz", values)
+    files.write_json(path / "summary.json", {"status": "finished"})
     return str(path)
 
 
@@ -110,23 +112,23 @@ def test_a_setting_is_chosen_by_its_number(tmp_path):
     with pytest.raises(UsageError, match="has no setting 3; it has 0 to 2"):
         compare.read([f"{sweep}#3"])
     with pytest.raises(UsageError, match=r"several settings on CartPole-v1: choose one, as .*sweep#0"):
-        compare.compare([first, Method("all", {"CartPole-v1": runs.load(sweep)})])
+        compare.compare([first, compare.Method("all", {"CartPole-v1": load(sweep)})])
     with pytest.raises(UsageError, match="has no setting 0; its settings are not batched"):
         compare.read([folder_of(tmp_path / "one") + "#0"])
 
 
 def test_what_is_no_method_is_refused():
-    one = Method("a", {"CartPole-v1": run_of([1, 2])})
+    one = compare.Method("a", {"CartPole-v1": run_of([1, 2])})
     with pytest.raises(UsageError, match="two methods at least"):
         compare.compare([one])
     with pytest.raises(UsageError, match="two methods are called a"):
         compare.compare([one, one])
     with pytest.raises(UsageError, match="a has no run on Acrobot-v1"):
-        compare.compare([one, Method("b", {**one.runs, "Acrobot-v1": run_of([1, 2], "Acrobot-v1")})])
+        compare.compare([one, compare.Method("b", {**one.runs, "Acrobot-v1": run_of([1, 2], "Acrobot-v1")})])
     unscored = run_of([1, 2])
     del unscored.metrics["return_mean"]
     with pytest.raises(UsageError, match="b has no score on CartPole-v1: its agent reports no return_mean"):
-        compare.compare([one, Method("b", {"CartPole-v1": unscored})])
+        compare.compare([one, compare.Method("b", {"CartPole-v1": unscored})])
 
 
 def test_a_clear_difference_is_found_and_said():
@@ -201,7 +203,7 @@ def test_seeds_are_paired_where_they_are_the_same_and_many():
         (run_of(SPREAD[:12], seeds=range(1, 13)), False),
         (run_of(SPREAD[:11]), False),
     ):
-        comparison = compare.compare([Method("a", {"CartPole-v1": a}), Method("b", {"CartPole-v1": b})])
+        comparison = compare.compare([compare.Method("a", {"CartPole-v1": a}), compare.Method("b", {"CartPole-v1": b})])
         assert final(comparison)[0].paired is paired
     assert not final(compared(SPREAD[:9], SPREAD[9:18]))[0].paired
     assert "with these 12 pairs of seeds" in final(compared(SPREAD[:12], SPREAD[12:24]))[0].sentence
@@ -224,7 +226,9 @@ def test_areas_are_over_the_shortest_training():
     short, long = run_of([1, 1]), run_of([0, 0])
     long.metrics["env_steps"] = long.metrics["env_steps"] * 2
     long.metrics["return_mean"] = long.metrics["env_steps"].copy()
-    comparison = compare.compare([Method("a", {"CartPole-v1": short}), Method("b", {"CartPole-v1": long})])
+    comparison = compare.compare(
+        [compare.Method("a", {"CartPole-v1": short}), compare.Method("b", {"CartPole-v1": long})]
+    )
     area = comparison.results[1].summaries[1]
     assert area.mean == pytest.approx(0.2 * 200 + 0.8 * 600)  # of 1,000 steps of 2,000
     assert comparison.warnings == ("the trainings on CartPole-v1 are of different lengths, in steps: a 1,000, b 2,000",)
@@ -268,7 +272,9 @@ def test_what_speaks_against_a_comparison_is_told():
         killed.metrics[name][3] = np.nan
     diverged = run_of([1, 2, 3, 4], metrics={"nonfinite": np.ones((4, 10), np.float32)})
     diverged.metrics["mean_policy_return"] = diverged.metrics.pop("return_mean")
-    comparison = compare.compare([Method("a", {"CartPole-v1": killed}), Method("b", {"CartPole-v1": diverged})])
+    comparison = compare.compare(
+        [compare.Method("a", {"CartPole-v1": killed}), compare.Method("b", {"CartPole-v1": diverged})]
+    )
     status, left, error, kind = comparison.warnings
     assert status == "a on CartPole-v1 did not finish: it is killed"
     assert left == "a on CartPole-v1: 1 of 4 seeds were never begun, and are left out"
@@ -280,7 +286,9 @@ def test_what_speaks_against_a_comparison_is_told():
 def test_settings_that_differ_are_listed_and_counted():
     def told(**changes):
         one, other = run_of(SPREAD[:4]), run_of(SPREAD[:4], **changes)
-        comparison = compare.compare([Method("a", {"CartPole-v1": one}), Method("b", {"CartPole-v1": other})])
+        comparison = compare.compare(
+            [compare.Method("a", {"CartPole-v1": one}), compare.Method("b", {"CartPole-v1": other})]
+        )
         return comparison.differing, comparison.sentences[-1]
 
     assert told() == ((), "the runs have the same settings")
@@ -319,7 +327,7 @@ def random_scores(monkeypatch):
 def on_two(*per_method):
     """Methods a, b, ... from pairs of scores on CartPole-v1 and Own-v0."""
     return [
-        Method("abc"[i], {"CartPole-v1": run_of(x), "Own-v0": run_of(y, "Own-v0")})
+        compare.Method("abc"[i], {"CartPole-v1": run_of(x), "Own-v0": run_of(y, "Own-v0")})
         for i, (x, y) in enumerate(per_method)
     ]
 
@@ -420,7 +428,7 @@ def test_tables_are_text_in_columns():
 def test_json_holds_everything(random_scores):
     methods = on_two(([1, 2], [1, np.nan]), ([1, 2], [1, 2]))
     comparison = compare.compare(methods, {"Own-v0": 10})
-    read = json.loads(runs.json_text(compare.to_json(comparison)))
+    read = json.loads(files.json_text(compare.to_json(comparison)))
     assert read["methods"][0] == {"label": "a", "runs": {"CartPole-v1": None, "Own-v0": None}}
     assert read["sentences"] == list(comparison.sentences)
     assert read["scales"][1]["reference"] == 10

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import cem, dqn, ppo, space
-from rlref.agents import load_agent
+from rlref import cem, dqn, ppo
+from rlref.contract import load_agent
 from rlref.errors import UsageError
+from rlref.search import space
 
 SMALL = {
     ppo: {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "total_timesteps": 96},

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import pytest
 from gymnax.environments import spaces
 
-from rlref import envs
+from rlref.envs.gymnax_envs import describe
+from rlref.envs.interface import check_interface
+from rlref.envs.params import with_params
 from rlref.errors import UsageError
 
 
@@ -41,30 +43,30 @@ class Odd(counting_env.Counting):
 def test_an_environment_that_breaks_the_interface_is_refused(wrong, message):
     env = Odd(**wrong)
     with pytest.raises(UsageError, match=message):
-        envs.check_interface(env, env.default_params, "odd")
+        check_interface(env, env.default_params, "odd")
 
 
 def test_an_environment_that_keeps_the_interface_is_accepted():
     env = Odd()
-    envs.check_interface(env, env.default_params, "even")
+    check_interface(env, env.default_params, "even")
 
 
 def test_parameters_are_set_in_their_own_type():
-    params = envs.with_params(counting_env.Params(), ["reward=3", "max_steps_in_episode=7"])
+    params = with_params(counting_env.Params(), ["reward=3", "max_steps_in_episode=7"])
     assert (params.reward, params.max_steps_in_episode) == (3.0, 7)
     assert type(params.max_steps_in_episode) is int
 
 
 def test_parameters_that_are_no_dataclass_cannot_be_set():
-    assert envs.with_params({"a": 1}, []) == {"a": 1}
+    assert with_params({"a": 1}, []) == {"a": 1}
     with pytest.raises(UsageError, match="no dataclass"):
-        envs.with_params({"a": 1}, ["a=2"])
+        with_params({"a": 1}, ["a=2"])
 
 
 def test_describe_names_a_space_in_a_few_words():
-    assert envs.describe(spaces.Discrete(3)) == "Discrete 3"
-    assert envs.describe(spaces.Box(0, 1, (10, 10, 4))) == "Box 10x10x4 float32"
-    assert envs.describe(spaces.Box(0, 1, ())) == "Box scalar float32"
+    assert describe(spaces.Discrete(3)) == "Discrete 3"
+    assert describe(spaces.Box(0, 1, (10, 10, 4))) == "Box 10x10x4 float32"
+    assert describe(spaces.Box(0, 1, ())) == "Box scalar float32"
 
 
 def test_gymnax_is_imported_without_what_draws_its_pictures():

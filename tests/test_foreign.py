@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from tensorboardX import SummaryWriter
 
-from rlref import foreign
 from rlref.errors import UsageError
+from rlref.health import foreign
 
 NAN, INF = float("nan"), float("inf")
 

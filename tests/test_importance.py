@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rlref import importance
+from rlref.search import importance
 
 RNG = np.random.default_rng(0)
 K = 2000

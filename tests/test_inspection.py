@@ -11,10 +11,13 @@ from gymnax.environments import environment, spaces
 from rich.console import Console
 from toy_envs import Reach, Still
 
-from rlref import cli, inspection, inspection_pictures, random_policy
+from rlref.cli import main
+from rlref.cli.inspect import print_statistics
 from rlref.errors import UsageError
-from rlref.inspection import inspect
-from rlref.random_policy import Rollout
+from rlref.inspection import inspect as inspecting
+from rlref.inspection import pictures, random_policy
+from rlref.inspection.catalogue import CHECKS
+from rlref.inspection.inspect import inspect
 
 HERE = Path(__file__).parent
 
@@ -103,8 +106,8 @@ def test_nothing_is_wrong_with_a_right_environment(right):
 
 
 def test_every_check_has_a_severity_and_a_meaning():
-    assert {c.severity for c in inspection.CHECKS.values()} <= {"ERROR", "WARN", "INFO"}
-    assert all(c.meaning.endswith(".") for c in inspection.CHECKS.values())
+    assert {c.severity for c in CHECKS.values()} <= {"ERROR", "WARN", "INFO"}
+    assert all(c.meaning.endswith(".") for c in CHECKS.values())
 
 
 # Interface: what cannot be run.
@@ -326,7 +329,7 @@ DECLARED = {
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_fault_of_types_is_found_before_anything_is_run(name, monkeypatch):
-    monkeypatch.setattr(inspection, "_random_policy", lambda *_: None)
+    monkeypatch.setattr(inspecting, "_random_policy", lambda *_: None)
     make, severity, check, words = DECLARED[name]
     result = look(make())
     assert faults(result) == [(severity, check)]
@@ -438,14 +441,14 @@ def test_what_never_ends_and_never_changes_is_said(still):
 
 def test_episodes_that_the_cap_cuts_are_counted(monkeypatch):
     # 128 steps of each of 100 environments are one chunk, of which there is always one.
-    monkeypatch.setattr(inspection, "MAX_STEPS", 1)
+    monkeypatch.setattr(inspecting, "MAX_STEPS", 1)
     env_params = counting_env.Params(max_steps_in_episode=50)
     result = look(counting_env.Counting(), env_params=env_params, episodes=400)
     assert title(result, "cut") == "200 of 400 episodes ended within 12,800 steps"
 
 
 def test_that_only_the_shortest_episodes_ended_is_said(monkeypatch):
-    monkeypatch.setattr(inspection, "MAX_STEPS", 1)
+    monkeypatch.setattr(inspecting, "MAX_STEPS", 1)
     monkeypatch.setattr(random_policy, "CHUNK", 3)
     result = look(Right(), episodes=400)
     assert title(result, "cut").endswith("only those of the fastest to end, so that lengths and returns are biased")
@@ -460,7 +463,7 @@ def test_as_many_episodes_of_each_environment_count():
     terminated[[0, 1, 2, 3], 0] = terminated[[2, 5], 1] = terminated[[1, 3, 4], 2] = True
     steps = {"terminated": terminated, "truncated": np.zeros((6, 3), bool), "reward": np.arange(18.0).reshape(6, 3)}
     none = np.zeros(0)
-    rollout = Rollout(none, none, none, none, 0, none, 0, steps, none)
+    rollout = random_policy.Rollout(none, none, none, none, 0, none, 0, steps, none)
     assert rollout.episodes(1) == [(0, 0, 1), (1, 0, 3), (2, 0, 2)]
     assert rollout.episodes(3) == [(0, 0, 1), (1, 0, 3), (2, 0, 2), (0, 1, 2), (1, 3, 6), (2, 2, 4)]
     returns, lengths = rollout.returns_and_lengths([(1, 3, 6), (0, 0, 1)])
@@ -538,20 +541,20 @@ def test_one_seed_gives_one_result(right):
 def test_pictures_are_drawn(right, still, tmp_path):
     discrete = look(Still(spaces.Discrete(3), spaces.Discrete(2)))
     for name, result in (("vector", right), ("image", still), ("discrete", discrete)):
-        paths = inspection_pictures.draw(result, tmp_path / name)
+        paths = pictures.draw(result, tmp_path / name)
         assert [path.name for path in paths] == ["histograms.png", "episode.png", "action_repeat.png"]
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
 def test_nothing_is_drawn_of_what_could_not_run(tmp_path):
-    assert inspection_pictures.draw(look(3), tmp_path / "none") == []
+    assert pictures.draw(look(3), tmp_path / "none") == []
     assert not (tmp_path / "none").exists()
 
 
 def test_pictures_that_cannot_be_written_are_one_clear_line(right, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"histograms\.png cannot be written"):
-        inspection_pictures.draw(right, tmp_path / "file")
+        pictures.draw(right, tmp_path / "file")
 
 
 def make_right():
@@ -567,7 +570,7 @@ def _here(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_here")
 def test_the_command_prints_json_alone(capsys):
     arguments = "inspect counting_env:make_env --episodes 8 --env-params reward=10 --json"
-    assert cli.main(arguments.split()) == 0
+    assert main(arguments.split()) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["statistics"]["reward"]["max"] == 10
     assert {f["check"] for f in report["findings"]} == {"resets_in_step", "value_targets"}
@@ -577,7 +580,7 @@ def test_the_command_prints_json_alone(capsys):
 
 @pytest.mark.usefixtures("_here")
 def test_the_command_prints_a_table_findings_and_paths(capsys):
-    assert cli.main("inspect counting_env:make_env --episodes 8 --out here".split()) == 0
+    assert main("inspect counting_env:make_env --episodes 8 --out here".split()) == 0
     text = capsys.readouterr().out
     for words in (
         "observations: Box 2 float32",
@@ -599,7 +602,7 @@ def test_the_command_prints_a_table_findings_and_paths(capsys):
     ],
 )
 def test_a_broken_environment_is_one_error_and_exit_code_1(env_id, words, capsys):
-    assert cli.main(["inspect", env_id, "--episodes", "8"]) == 1
+    assert main(["inspect", env_id, "--episodes", "8"]) == 1
     text = capsys.readouterr().out
     assert text.count("ERROR") == 1
     assert words in text
@@ -612,7 +615,7 @@ def test_an_environment_that_needs_the_network_is_one_error(monkeypatch, capsys)
         raise OSError(f"{env_id}\nhas no network")
 
     monkeypatch.setattr(gymnax, "make", offline)
-    assert cli.main(["inspect", "MNISTBandit-bsuite", "--json"]) == 1
+    assert main(["inspect", "MNISTBandit-bsuite", "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["check"], finding["severity"]) == ("cannot_be_made", "ERROR")
 
@@ -632,7 +635,7 @@ def test_an_environment_that_needs_the_network_is_one_error(monkeypatch, capsys)
 )
 def test_wrong_usage_is_one_clear_line(arguments, message, capsys):
     Path("file").touch()
-    assert cli.main(["inspect", *arguments.split()]) == 2
+    assert main(["inspect", *arguments.split()]) == 2
     captured = capsys.readouterr()
     assert message in captured.err.splitlines()[-1]
     assert captured.out == ""
@@ -665,7 +668,7 @@ def test_an_environment_that_ends_the_program_is_one_finding():
 def test_rewards_that_are_all_nan_are_a_finding_and_no_traceback(tmp_path, capsys):
     result = look(Changed(lambda o, s, r, t, i: (o, s, jnp.float32(jnp.nan), t, i)))
     assert ("ERROR", "nonfinite") in faults(result)
-    cli.print_statistics(Console(), result.statistics)
+    print_statistics(Console(), result.statistics)
     assert "random policy" in capsys.readouterr().out
 
 

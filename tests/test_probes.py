@@ -16,7 +16,7 @@ import probes
 from probes import check, environments, ladder, registration, solve
 from probes.ladder import LADDER, Answer
 from rlref import ppo
-from rlref.agents import load_agent
+from rlref.contract import ALL, load_agent
 
 TABULAR = [name for name, probe in LADDER.items() if isinstance(probe.case(0).params, environments.Tables)]
 VALUED = [name for name in TABULAR if LADDER[name].case(0).truth.value is not None]
@@ -84,10 +84,10 @@ def fitness(case, policy):
     return np.linalg.lstsq(np.eye(n) - onward, (policy * case.params.reward).sum(1), rcond=None)[0]
 
 
-@pytest.mark.parametrize("name", [name for name in TABULAR if "C" in LADDER[name].kinds])
+@pytest.mark.parametrize("name", [name for name in TABULAR if "cem" in LADDER[name].kinds])
 def test_the_truth_for_agents_of_a_policy_alone_has_the_highest_fitness(name):
     for seed in range(4):
-        case = LADDER[name].case(seed, "C")
+        case = LADDER[name].case(seed, "cem")
         right = right_policy(case)
         best = case.params.start @ fitness(case, right)
         for obs in np.unique(case.params.obs, axis=0):
@@ -101,11 +101,11 @@ def test_the_truth_for_agents_of_a_policy_alone_has_the_highest_fitness(name):
 
 def test_a_mirrored_pair_wants_opposite_actions():
     for seed in range(8):
-        case = LADDER["bandit"].case(seed, "C")
+        case = LADDER["bandit"].case(seed, "cem")
         np.testing.assert_array_equal(case.params.obs[:, 0], [1, -1])
         np.testing.assert_array_equal(case.truth.policy[0], case.truth.policy[1, ::-1])
         np.testing.assert_array_equal(case.params.reward[0], case.params.reward[1, ::-1])
-    temptation = LADDER["reset_temptation"].case(0, "C").params  # where the next episode begins stays in its half
+    temptation = LADDER["reset_temptation"].case(0, "cem").params  # where the next episode begins stays in its half
     np.testing.assert_array_equal(temptation.after[2:], temptation.after[:2, ::-1] + 2)
 
 
@@ -241,7 +241,7 @@ def test_actions_reach_the_continuous_environment_as_they_come():
 # Checks that can fail.
 
 
-RUNGS = [(name, kind) for kind in "AQC" for name, probe in LADDER.items() if kind in probe.kinds]
+RUNGS = [(name, kind) for kind in ALL for name, probe in LADDER.items() if kind in probe.kinds]
 
 
 def distance(probe, kind, case, wrong):
@@ -273,7 +273,7 @@ def causes(probe, kind):
     def shows(wrong):
         return wrong.policy is not None and not np.array_equal(wrong.policy, right, equal_nan=True)
 
-    return [cause for cause, wrong in probe.wrong(case).items() if kind != "C" or shows(wrong)]
+    return [cause for cause, wrong in probe.wrong(case).items() if kind != "cem" or shows(wrong)]
 
 
 def answering(probe, kind, answers, seeds=range(8)):
@@ -283,14 +283,14 @@ def answering(probe, kind, answers, seeds=range(8)):
     value = []
     for case, answer in zip(cases, given, strict=True):
         x = probe.values(kind, case, answer)
-        shape = case.params.reward.shape if kind == "Q" else len(case.params.obs)
+        shape = case.params.reward.shape if kind == "dqn" else len(case.params.obs)
         value.append(np.zeros(shape) if x is None else x)
     empty = [
         np.full(c.params.reward.shape if isinstance(c.params, environments.Tables) else c.params.optimum.shape, 0.5)
         for c in cases
     ]
     policy = np.stack([e if a.policy is None else a.policy for e, a in zip(empty, given, strict=True)])
-    outcome = check.Outcome(None if kind == "C" else np.stack(value), np.nan_to_num(policy, nan=0.5))
+    outcome = check.Outcome(None if kind == "cem" else np.stack(value), np.nan_to_num(policy, nan=0.5))
     return check.judge(probe, kind, seeds, cases, outcome, outcome)
 
 
@@ -309,7 +309,7 @@ def test_every_wrong_answer_fails_and_is_named(name, kind):
             value, truth = (probe.values(kind, case, answer) for answer in (wrong, case.truth))
             value = truth if value is None else value
             policy = case.truth.policy if wrong.policy is None else wrong.policy
-            return Answer(policy=policy, **{"q" if kind == "Q" else "value": value})
+            return Answer(policy=policy, **{"q" if kind == "dqn" else "value": value})
 
         result = answering(probe, kind, give)
         assert not result.passed.any(), cause
@@ -328,20 +328,20 @@ def test_agents_of_action_values_have_to_know_every_action():
         q[0, q[0].argmin()] = 0.5
         return Answer(q=q, policy=case.truth.policy)
 
-    assert not answering(probe, "Q", give).passed.any()
-    result = answering(probe, "Q", give, range(1))
-    assert "expected Q (" in check.verdict(check.Report("planted", "Q", [], [result]))
+    assert not answering(probe, "dqn", give).passed.any()
+    result = answering(probe, "dqn", give, range(1))
+    assert "expected Q (" in check.verdict(check.Report("planted", "dqn", [], [result]))
 
 
 def test_the_truth_of_phase_flip_is_that_of_the_new_sign():
     case = LADDER["phase_flip"].case(0)
-    q = LADDER["phase_flip"].values("Q", case, case.truth)
+    q = LADDER["phase_flip"].values("dqn", case, case.truth)
     np.testing.assert_array_equal(q, -case.params.reward)
     assert q.max() == 1
     assert (q.argmax() == case.truth.policy.argmax()).all()
 
 
-@pytest.mark.parametrize("kind", ["A", "Q"])
+@pytest.mark.parametrize("kind", ["ppo", "dqn"])
 @pytest.mark.parametrize("cause", solve.WRONG)
 def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause, kind):
     def give(case):
@@ -367,19 +367,19 @@ def test_no_cause_is_named_for_what_only_half_of_the_seeds_end_at():
             return case.truth
         return probe.wrong(case)["it learns the worst action: a sign is wrong"]
 
-    result = answering(probe, "A", give)
+    result = answering(probe, "ppo", give)
     assert result.passed.sum() == 4
-    assert check.cause(check.Report("planted", "A", [], [result]), result) == ""
+    assert check.cause(check.Report("planted", "ppo", [], [result]), result) == ""
 
 
 def test_a_value_that_is_not_a_number_fails():
-    result = answering(LADDER["discount"], "A", lambda case: Answer(np.array([0.5, np.nan])))
+    result = answering(LADDER["discount"], "ppo", lambda case: Answer(np.array([0.5, np.nan])))
     assert not result.passed.any()
-    assert "nan" in check.verdict(check.Report("planted", "A", [], [result]))
+    assert "nan" in check.verdict(check.Report("planted", "ppo", [], [result]))
 
 
 def test_the_bound_is_that_of_clopper_and_pearson():
-    result = answering(LADDER["discount"], "A", lambda case: case.truth, range(64))
+    result = answering(LADDER["discount"], "ppo", lambda case: case.truth, range(64))
     assert result.bound == pytest.approx(1 - 0.05 ** (1 / 64))
     assert dataclasses.replace(result, passed=np.zeros(64, bool)).bound == 1
 
@@ -393,10 +393,7 @@ def climbed():
     return functools.cache(lambda name: check.run(name, only=list(LADDER_OF[name]), num_seeds=16))
 
 
-LADDER_OF = {
-    agent: [name for name, probe in LADDER.items() if kind in probe.kinds]
-    for agent, kind in (("ppo", "A"), ("dqn", "Q"), ("cem", "C"))
-}
+LADDER_OF = {agent: [name for name, probe in LADDER.items() if agent in probe.kinds] for agent in ALL}
 
 
 @pytest.mark.timeout(600)
@@ -415,7 +412,7 @@ def test_an_untrained_agent_fails_every_rung(agent, climbed):
 
 
 def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed):
-    again = check.train_group(ppo, "A", [LADDER["bandit"]], range(2, 5))[0]
+    again = check.train_group(ppo, "ppo", [LADDER["bandit"]], range(2, 5))[0]
     bandit = next(r for r in climbed("ppo").rungs if r.probe.name == "bandit")
     np.testing.assert_array_equal([c.truth.policy for c in again.cases], [c.truth.policy for c in bandit.cases[2:5]])
     np.testing.assert_allclose(again.outcome.policy, bandit.outcome.policy[2:5], atol=0.02)
@@ -425,24 +422,24 @@ def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed
 
 
 def test_sizes_are_primes_and_different():
-    sizes = check.SETTINGS["A"]
+    sizes = check.SETTINGS["ppo"]
     counts = {
         sizes["num_envs"],
         sizes["num_steps"],
-        *(p.settings.get("A", {}).get("num_steps", 11) for p in LADDER.values()),
+        *(p.settings.get("ppo", {}).get("num_steps", 11) for p in LADDER.values()),
     }
-    q = check.SETTINGS["Q"]
+    q = check.SETTINGS["dqn"]
     counts |= {q["num_envs"], q["train_frequency"] // q["num_envs"], q["batch_size"]}
     widths = {check.WIDTH, check.ACTIONS, 3, 5, 13}
-    c = check.SETTINGS["C"]
+    c = check.SETTINGS["cem"]
     counts |= {c["population_size"], c["num_rollouts"], c["num_eval_rollouts"]}
     counts |= {
-        p.settings["C"]["population_size"] for p in LADDER.values() if "population_size" in p.settings.get("C", {})
+        p.settings["cem"]["population_size"] for p in LADDER.values() if "population_size" in p.settings.get("cem", {})
     }
     assert all(n > 1 and all(n % k for k in range(2, n)) for n in counts | widths)
     assert not counts & widths
     for probe in LADDER.values():
-        assert probe.settings.get("A", {}).get("num_minibatches", sizes["num_minibatches"]) in (1, sizes["num_envs"])
+        assert probe.settings.get("ppo", {}).get("num_minibatches", sizes["num_minibatches"]) in (1, sizes["num_envs"])
 
 
 def test_what_a_seed_meets_differs_between_seeds():
@@ -464,5 +461,5 @@ def test_gymnasium_knows_every_probe():
 
 
 def test_agents_of_a_file_are_told_by_their_value():
-    assert [check.kind_of(load_agent(name)) for name in ("ppo", "dqn", "cem")] == ["A", "Q", "C"]
+    assert [check.kind_of(load_agent(name)) for name in ALL] == [*ALL]
     assert ladder.LADDER is probes.LADDER

@@ -14,14 +14,17 @@ import pytest
 from test_verdicts import healthy
 from toy_envs import Clock, ClockParams
 
-from rlref import cem, compare, evaluation, ppo, report, report_figures, runs, stats, verdicts
-from rlref.compare import Method
+from rlref import cem, ppo, stats
 from rlref.errors import UsageError
-from rlref.findings import Finding
-from rlref.jobs import Job
-from rlref.report_figures import Group, Mark
-from rlref.runs import Run
-from rlref.trained import Trained
+from rlref.health import findings
+from rlref.health.checks import CHECKS
+from rlref.health.series import Series, UnknownError
+from rlref.reports import compare, plots, report
+from rlref.runs import files
+from rlref.runs.job import Job
+from rlref.runs.leaves import named_leaves
+from rlref.runs.run import Run, summarise
+from rlref.runs.trained import Trained
 
 VOID = ("meta", "br")
 
@@ -41,7 +44,7 @@ def made(metrics=None, kind="ppo", **changed):
     run = Run(kind, dict(config), list(range(seeds)), ours, {}, num_updates=updates)
     for name, x in changed.items():
         setattr(run, name, x)
-    run.summary = runs.summarise(run) | {"status": "finished"} | run.summary
+    run.summary = summarise(run) | {"status": "finished"} | run.summary
     return run
 
 
@@ -91,7 +94,7 @@ def test_page_of_a_healthy_run_holds_together_and_loads_nothing(kind, tmp_path):
     text = written(run, tmp_path)
     page = Page(text)
     assert "http" not in text
-    assert not set(re.findall("#[0-9a-f]{6}", text[text.index("</style>") :])) & set(report_figures.VARIABLES)
+    assert not set(re.findall("#[0-9a-f]{6}", text[text.index("</style>") :])) & set(plots.VARIABLES)
     assert "Healthy." in page.words
     score = f"plot-{run.score}"
     assert {score, "final-scores", "plot-entropy", "spread-return", "settings"} <= set(page.ids)
@@ -112,9 +115,9 @@ def test_words_of_the_user_are_escaped(tmp_path):
     run.config |= {"env_id": evil, evil: evil}
     about = {"config": {}, "env_params_values": {}, "note": evil, "command": [evil]}
     (tmp_path / "source").mkdir()
-    runs.write_json(tmp_path / "config.json", about)
-    runs.write_json(tmp_path / "source" / "config.json", about)
-    runs.write_json(tmp_path / "environment.json", {"versions": {evil: evil}, "devices": [evil]})
+    files.write_json(tmp_path / "config.json", about)
+    files.write_json(tmp_path / "source" / "config.json", about)
+    files.write_json(tmp_path / "environment.json", {"versions": {evil: evil}, "devices": [evil]})
     page = Page(report.write(run).read_text())
     assert page.words.count(evil) >= 8  # title, heading, note, metric and its axis, setting, command, versions, devices
     assert f"IQM of {evil}_own" in " ".join(page.labels)
@@ -135,33 +138,33 @@ def test_a_finding_is_told_and_its_onset_is_marked_in_its_plot(tmp_path):
 
 
 def test_a_mark_is_at_the_environment_steps_of_its_update():
-    group = Group("a", made().metrics, list(range(8)))
-    picture = report_figures.curve("kl", [group], [Mark("1", 40, "KL high")])
-    marked = [line for line in picture.figure.axes[0].lines if line.get_color() == report_figures.MARK]
+    group = plots.Group("a", made().metrics, list(range(8)))
+    picture = plots.curve("kl", [group], [plots.Mark("1", 40, "KL high")])
+    marked = [line for line in picture.figure.axes[0].lines if line.get_color() == plots.MARK]
     assert [set(line.get_xdata()) for line in marked] == [{512 * 41}]
 
 
 def test_every_check_is_marked_in_a_figure_of_what_it_reads():
     looked = set()
-    for check in verdicts.CHECKS.values():
+    for check in CHECKS.values():
         for kind in check.kinds:
             metrics, config = healthy(kind)
-            series = verdicts.Series(metrics, config | {"gamma": 1.0}, 100, True)
-            with np.errstate(all="ignore"), contextlib.suppress(verdicts.UnknownError):
+            series = Series(metrics, config | {"gamma": 1.0}, 100, True)
+            with np.errstate(all="ignore"), contextlib.suppress(UnknownError):
                 check.look(series)
                 looked.add(check.name)
-                finding = Finding(check.name, "WARN", "", "", "", "", what=check.what)
+                finding = findings.Finding(check.name, "WARN", "", "", "", "", what=check.what)
                 name = report.metric_of(finding, metrics, made(kind=kind).score)
-                figure = {name, *(f"{name.rpartition('_')[0]}_{part}" for part in report_figures.PARTS)}
+                figure = {name, *(f"{name.rpartition('_')[0]}_{part}" for part in plots.PARTS)}
                 assert figure & series.read, (check.name, kind)
-    assert len(looked) > 0.8 * len(verdicts.CHECKS)
+    assert len(looked) > 0.8 * len(CHECKS)
 
 
 def test_iqm_and_interval_are_those_of_stats():
     x = np.random.default_rng(1).normal(size=(13, 6))
     x[:3, 1], x[:, 2], x[1:, 3] = np.nan, np.nan, np.nan
-    low, high = report_figures.interval_along(x)
-    np.testing.assert_allclose(report_figures.iqm_along(x), [stats.iqm(column) for column in x.T])
+    low, high = plots.interval_along(x)
+    np.testing.assert_allclose(plots.iqm_along(x), [stats.iqm(column) for column in x.T])
     for i, column in enumerate(x.T):
         wanted = stats.iqm_interval(column)
         np.testing.assert_allclose((low[i], high[i]), wanted, atol=0.15)
@@ -170,29 +173,29 @@ def test_iqm_and_interval_are_those_of_stats():
 def test_thin_lines_go_through_every_extreme_and_keep_gaps():
     x = np.random.default_rng(2).normal(size=(3, 1000))
     x[1, 400:500] = np.nan
-    drawn = np.take_along_axis(x, report_figures.extremes(x), axis=1)
+    drawn = np.take_along_axis(x, plots.extremes(x), axis=1)
     np.testing.assert_array_equal(np.nanmax(drawn, axis=1), np.nanmax(x, axis=1))
     np.testing.assert_array_equal(np.nanmin(drawn, axis=1), np.nanmin(x, axis=1))
     assert np.isnan(drawn[1, 80:100]).all()
     assert np.isfinite(np.delete(drawn[1], range(80, 100))).all()
-    assert (np.diff(report_figures.extremes(x), axis=1) >= 0).all()
+    assert (np.diff(plots.extremes(x), axis=1) >= 0).all()
 
 
 def test_a_spike_between_the_drawn_updates_is_seen():
     x = np.zeros((3, 1000))
     x[1, 503] = 9.0  # the IQM does not see it, nor is it at one of the updates at which that is drawn
-    group = Group("a", {"env_steps": np.tile(np.arange(1000.0), (3, 1)), "kl": x}, [0, 1, 2])
-    thin, thick = report_figures.curve("kl", [group]).figure.axes[0].lines
+    group = plots.Group("a", {"env_steps": np.tile(np.arange(1000.0), (3, 1)), "kl": x}, [0, 1, 2])
+    thin, thick = plots.curve("kl", [group]).figure.axes[0].lines
     assert thin.get_xdata()[np.nanargmax(thin.get_ydata())] == 503
     assert np.nanmax(thin.get_ydata()) == 9
-    assert len(thick.get_xdata()) == report_figures.POINTS
+    assert len(thick.get_xdata()) == plots.POINTS
 
 
 def test_an_evaluation_is_drawn_where_it_was_made():
     x = np.full((2, 100), np.nan)
     x[:, 9::10] = 1.0
-    assert report_figures.drawn_updates(x).tolist() == list(range(9, 100, 10))
-    assert len(report_figures.drawn_updates(np.ones((2, 1000)))) == report_figures.POINTS
+    assert plots.drawn_updates(x).tolist() == list(range(9, 100, 10))
+    assert len(plots.drawn_updates(np.ones((2, 1000)))) == plots.POINTS
 
 
 def cut(metrics, seeds=8, updates=100):
@@ -234,7 +237,7 @@ def test_batched_settings_have_a_curve_and_a_line_each(tmp_path):
     many = {name: np.stack([x, 2 * x] if name == "return_mean" else [x, x]) for name, x in few().items()}
     run = made(many, batched=["learning_rate"])
     run.config["learning_rate"] = [1e-4, 1e-3]
-    run.summary = runs.summarise(run)
+    run.summary = summarise(run)
     page = Page(written(run, tmp_path))
     assert "learning_rate 0.0001: IQM of return_mean rises from 20.8 at 512 to 100 at" in " ".join(page.labels)
     assert "learning_rate 0.001: IQM of return_mean rises from 41.6 at 512 to 200 at" in " ".join(page.labels)
@@ -254,8 +257,8 @@ def test_settings_without_a_score_are_not_chosen_to_be_drawn():
     groups, said = report.groups_of(run)
     assert [g.scores[0] for g in groups] == [0, 3, 6, 8, 11, 14, 17]
     assert "7 of 20 settings, evenly from the worst to the best; 2 without a score are left out." in said
-    assert report_figures.evenly(np.array([np.nan, 1.0, np.inf, 0.0]), 2).tolist() == [1, 3]
-    assert report_figures.evenly(np.full(9, np.nan), 2).tolist() == [0, 8]
+    assert plots.evenly(np.array([np.nan, 1.0, np.inf, 0.0]), 2).tolist() == [1, 3]
+    assert plots.evenly(np.full(9, np.nan), 2).tolist() == [0, 8]
 
 
 def test_one_setting_of_several_is_played_as_that_one(tmp_path, monkeypatch):
@@ -277,7 +280,7 @@ def test_one_setting_of_several_is_played_as_that_one(tmp_path, monkeypatch):
 
 
 def finding_of(what):
-    return Finding("mine", "WARN", "", "", "", "", what=what)
+    return findings.Finding("mine", "WARN", "", "", "", "", what=what)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +310,7 @@ def test_folders_whose_names_are_no_unicode(tmp_path):
     evil = "a\udcff"
     out = report.write(made(agent=evil), tmp_path / "report.html")
     assert "a\\udcff" in out.read_text()
-    methods = [Method(label, m.runs) for label, m in zip((evil, "b\udcff"), two(), strict=True)]
+    methods = [compare.Method(label, m.runs) for label, m in zip((evil, "b\udcff"), two(), strict=True)]
     out = report.write_comparison(methods, tmp_path / "both.html", tmp_path / "pictures")
     assert ">a\\udcff</text>" in out.read_text()
 
@@ -320,7 +323,7 @@ def test_the_page_is_written_before_its_pictures(tmp_path):
 
 
 def scored(scores, label="a", metric="return_mean"):
-    return Group(label, {metric: np.float64(scores)[:, None]}, list(range(len(scores))))
+    return plots.Group(label, {metric: np.float64(scores)[:, None]}, list(range(len(scores))))
 
 
 @pytest.mark.parametrize(
@@ -333,45 +336,45 @@ def scored(scores, label="a", metric="return_mean"):
     ],
 )
 def test_worst_seeds_are_below_the_best(scores, told):
-    assert report_figures.scores_in_words(scored(scores), "") == told
+    assert plots.scores_in_words(scored(scores), "") == told
 
 
 def test_zero_has_no_sign():
-    assert report_figures.number(-0.0) == "0"
+    assert plots.number(-0.0) == "0"
 
 
 @pytest.mark.parametrize("wanted", [["dqn"], ["cem"], ["ppo"], ["ppo", "cem"], ["dqn", "cem"], ["ppo", "dqn", "cem"]])
 def test_a_metric_is_defined_for_the_agents_that_are_drawn(wanted):
-    groups = [Group(kind, healthy(kind)[0], list(range(8))) for kind in wanted]
-    words = report_figures.curve("entropy", groups).caption
+    groups = [plots.Group(kind, healthy(kind)[0], list(range(8))) for kind in wanted]
+    words = plots.curve("entropy", groups).caption
     assert [kind for kind in ("dqn", "cem") if f"; {kind.upper()}: " in words] == [k for k in wanted if k != "ppo"]
 
 
 def test_final_scores_are_named_by_what_they_are():
-    same = report_figures.final_scores([scored([1, 2]), scored([3, 4], "b")])
+    same = plots.final_scores([scored([1, 2]), scored([3, 4], "b")])
     assert same.figure.axes[0].get_xlabel() == "return_mean"
-    differ = report_figures.final_scores([scored([1, 2]), scored([3, 4], "b", "mean_policy_return")])
+    differ = plots.final_scores([scored([1, 2]), scored([3, 4], "b", "mean_policy_return")])
     assert differ.figure.axes[0].get_xlabel() == "score"
     assert "b (mean_policy_return): worst seed 0 (3), best 4." in differ.caption
 
 
 def test_labels_of_final_scores_are_whole_or_told_apart_and_do_not_overlap():
     names = ["ppo-cartpole-v1", "ppo-acrobot-v1", *(f"a-long-name-of-a-sweep-rate-{i}-and-its-end" for i in range(8))]
-    axes = report_figures.final_scores([scored([1, 2], name) for name in names]).figure.axes[0]
+    axes = plots.final_scores([scored([1, 2], name) for name in names]).figure.axes[0]
     labels = axes.get_yticklabels()
     assert len({label.get_text() for label in labels}) == len(names)
     boxes = [label.get_window_extent() for label in labels]
     assert all(high.y0 > low.y1 for high, low in itertools.pairwise(boxes))
     assert all(box.x0 >= 0 for box in boxes)
-    assert report_figures.distinct(names[:3], 24) == [*names[:2], "a-long-name…and-its-end"]
+    assert plots.distinct(names[:3], 24) == [*names[:2], "a-long-name…and-its-end"]
 
 
 def test_marks_at_one_place_are_counted():
-    axes = report_figures.canvas()[1]
+    axes = plots.canvas()[1]
     axes.set_xlim(0, 100)
     at = {10: ["1", "1.4", "1.5", "1.6"], 90: ["2", "2.1", "2.2", "2.3", "2.4"]}
-    marks = [Mark(n, update, "") for update, numbers in at.items() for n in numbers]
-    report_figures.draw_marks(axes, marks, np.arange(100.0))
+    marks = [plots.Mark(n, update, "") for update, numbers in at.items() for n in numbers]
+    plots.draw_marks(axes, marks, np.arange(100.0))
     assert [text.get_text() for text in axes.texts] == ["1, 1.4, 1.5, 1.6", "2 and 4 more"]
 
 
@@ -399,11 +402,11 @@ def test_time_of_a_resumed_run_is_said_to_be_of_its_last_part(tmp_path):
     run = made(summary={"seconds": {"training": 3.0}}, path=tmp_path)
     about = {"config": {}, "env_params_values": {}}
     (tmp_path / "source").mkdir()
-    runs.write_json(tmp_path / "config.json", about)
-    runs.write_json(tmp_path / "source" / "config.json", about)
-    runs.write_json(tmp_path / "environment.json", {})
+    files.write_json(tmp_path / "config.json", about)
+    files.write_json(tmp_path / "source" / "config.json", about)
+    files.write_json(tmp_path / "environment.json", {})
     assert "3.0 s in all" in report.provenance(run)
-    runs.write_json(tmp_path / "environment.json", {"resumed": [{"date": "today"}]})
+    files.write_json(tmp_path / "environment.json", {"resumed": [{"date": "today"}]})
     assert "3.0 s since it was last resumed" in report.provenance(run)
 
 
@@ -450,11 +453,11 @@ def with_policy(module, **settings):
     """A run of one seed whose policy is an untrained one, on an environment with two observations."""
     env, env_params = Clock(), ClockParams(max_steps_in_episode=20, terminate_at=7, rewards=np.zeros(64, np.float32))
     job = Job(module, module.Config(**settings), env, env_params, [4], 0, 1, True)
-    leaves = evaluation.named_leaves(job.agent.init(jax.random.key(4)))
-    trained = Trained(job, {name: np.asarray(leaves[name])[None] for name in job.policy_leaves})
+    leaves = named_leaves(job.agent.init(jax.random.key(4)))
+    seeds = Trained(job, {name: np.asarray(leaves[name])[None] for name in job.policy_leaves})
     kind = module.__name__.rpartition(".")[2]
     metrics = {name: x[:1] for name, x in few(kind).items()}
-    run = made(kind=kind, trained=trained, config=job.settings)
+    run = made(kind=kind, trained=seeds, config=job.settings)
     run.metrics, run.seeds = metrics, [4]
     return run
 
@@ -482,11 +485,11 @@ def test_maps_of_an_agent_without_values_are_of_visits_alone(tmp_path):
 @pytest.mark.parametrize(("dims", "discrete", "figures"), [(1, True, 1), (1, False, 1), (2, False, 2), (3, False, 6)])
 def test_maps_of_few_dimensions(dims, discrete, figures):
     obs = np.random.default_rng(0).integers(0, 4, (50, dims)).astype(float)
-    visits = report_figures.Visits(obs, obs.sum(axis=1), discrete, "V")
-    pictures = report_figures.maps(visits)
+    visits = plots.Visits(obs, obs.sum(axis=1), discrete, "V")
+    pictures = plots.maps(visits)
     assert len(pictures) == figures
     for picture in pictures:
-        Page(report_figures.inline(picture))
+        Page(plots.inline(picture))
 
 
 def test_a_run_that_cannot_be_rebuilt_gets_a_sentence(tmp_path):
@@ -506,7 +509,7 @@ def test_time_is_shown_by_what_it_was_spent_on():
 
 def two(**changed):
     better = made({"return_mean": healthy("ppo")[0]["return_mean"] + np.arange(8)[:, None] + 50})
-    return [Method("plain", {"A": made(**changed)}), Method("better_", {"A": better})]
+    return [compare.Method("plain", {"A": made(**changed)}), compare.Method("better_", {"A": better})]
 
 
 def test_several_runs_are_drawn_and_compared(tmp_path):
@@ -523,7 +526,7 @@ def test_several_runs_are_drawn_and_compared(tmp_path):
 def test_sentences_come_first_and_long_tables_after_the_figures(tmp_path):
     first, second = two()
     first.runs["A"].config["gamma"] = 0.5
-    for methods in ([first, second], [first, second, Method("third", second.runs)]):
+    for methods in ([first, second], [first, second, compare.Method("third", second.runs)]):
         text = report.write_comparison(methods, tmp_path / "all.html").read_text()
         figures = text.index('id="environment-0"')
         assert text.index(compare.compare(methods).sentences[0]) < text.index("<figure") < figures
@@ -534,10 +537,10 @@ def test_sentences_come_first_and_long_tables_after_the_figures(tmp_path):
 
 
 def test_runs_are_told_apart_without_colour():
-    groups = [Group(m.label, m.runs["A"].metrics, m.runs["A"].seeds) for m in two()]
-    lines = report_figures.curve("return_mean", groups).figure.axes[0].lines
+    groups = [plots.Group(m.label, m.runs["A"].metrics, m.runs["A"].seeds) for m in two()]
+    lines = plots.curve("return_mean", groups).figure.axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2
-    assert [text.get_text() for text in report_figures.curve("kl", groups).figure.legends[0].texts] == [
+    assert [text.get_text() for text in plots.curve("kl", groups).figure.legends[0].texts] == [
         "plain",
         "better_",
     ]
@@ -545,14 +548,14 @@ def test_runs_are_told_apart_without_colour():
 
 def test_labels_may_hold_any_letters(tmp_path):
     first, second = two()
-    named = [Method(r"実験 $x$ \1", first.runs), Method("_ü", second.runs)]
+    named = [compare.Method(r"実験 $x$ \1", first.runs), compare.Method("_ü", second.runs)]
     text = report.write_comparison(named, tmp_path / "both.html").read_text()
     assert text.count(r">実験 $x$ \1</text>") == text.count(">_ü</text>") > 3
 
 
 def test_runs_that_cannot_be_compared_are_drawn_and_told_why(tmp_path):
     first, second = two()
-    apart = [first, Method("elsewhere", {"B": second.runs["A"]})]
+    apart = [first, compare.Method("elsewhere", {"B": second.runs["A"]})]
     page = Page(report.write_comparison(apart, tmp_path / "both.html").read_text())
     assert "They are not compared: plain has no run on B" in page.words
     assert {"environment-0-plot-return_mean", "environment-1-plot-return_mean"} <= set(page.ids)

@@ -17,8 +17,15 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import dqn, envs, jobs, memory, ppo, runner
+from rlref import dqn, ppo
+from rlref.envs.ids import make_env
 from rlref.errors import UsageError
+from rlref.runs import programs
+from rlref.runs.display import Silent
+from rlref.runs.footprint import peak_bytes, trace_row
+from rlref.runs.job import Job
+from rlref.runs.plan import make_plan, rows_at_once
+from rlref.runs.programs import compile_programs
 
 SMALL = ppo.Config(
     total_timesteps=10 * 12, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,)
@@ -30,15 +37,15 @@ def train(config=SMALL, **options):
 
 
 def row_bytes(module, config):
-    return memory.row_of(lambda c: module.make(c, counting_env.Counting()), config).peak_bytes
+    return trace_row(lambda c: module.make(c, counting_env.Counting()), config).peak_bytes
 
 
 def job_of(config, num_seeds):
     env = counting_env.Counting()
-    return jobs.Job(ppo, config, env, env.default_params, list(range(num_seeds)), 0, 1, True)
+    return Job(ppo, config, env, env.default_params, list(range(num_seeds)), 0, 1, True)
 
 
-class Recorder(runner.Silent):
+class Recorder(Silent):
     def __init__(self):
         self.said, self.done = [], []
 
@@ -83,7 +90,7 @@ def test_rerun_is_bitwise_equal(plain):
 
 
 def test_length_of_chunks_changes_nothing(plain, monkeypatch):
-    monkeypatch.setattr(runner, "MAX_CHUNK", 3)
+    monkeypatch.setattr(programs, "MAX_CHUNK", 3)
     display = Recorder()
     chunked = train(num_seeds=3, display=display)
     assert len(display.done) >= 4
@@ -106,7 +113,7 @@ def test_rows_train_in_blocks_as_without(monkeypatch):
     rates = np.geomspace(1e-4, 1e-2, 8)  # a row each, two to a device
     config = dataclasses.replace(SMALL, learning_rate=rates)
     whole = train(config, num_seeds=1, eval_every=5)
-    monkeypatch.setattr(runner, "rows_at_once", lambda job, rows: 1)
+    monkeypatch.setattr(programs, "rows_at_once", lambda job, rows: 1)
     blocks = train(config, num_seeds=1, eval_every=5)
     for name in set(whole.metrics) - {"steps_per_second"}:
         a, b = whole.metrics[name][:, 0], blocks.metrics[name][:, 0]
@@ -123,14 +130,14 @@ def test_rows_train_in_blocks_as_without(monkeypatch):
 )
 def test_a_block_is_what_caches_hold(rows, kilobytes, block):
     job = types.SimpleNamespace(row=types.SimpleNamespace(peak_bytes=1000 * kilobytes))
-    assert runner.rows_at_once(job, rows) == block
+    assert rows_at_once(job, rows) == block
 
 
 @pytest.mark.parametrize(
     ("rows", "devices", "padded"), [(8, 4, 8), (6, 3, 6), (5, 3, 6), (1, 1, 1), (9, 3, 9), (7, 4, 8)]
 )
 def test_rows_fill_devices_with_the_least_padding(rows, devices, padded):
-    plan = runner.make_plan(rows, 1, 1.0, runner.Silent())
+    plan = make_plan(rows, 1, 1.0, Silent())
     assert (plan.mesh.devices.size, plan.padded, plan.rows) == (devices, padded, rows)
 
 
@@ -140,7 +147,7 @@ def test_memory_estimate_counts_what_is_alive():
         z = y @ y  # 4 MB
         return z.sum()
 
-    estimate = memory.peak_bytes(jax.make_jaxpr(f)(jnp.zeros(1000)).jaxpr)
+    estimate = peak_bytes(jax.make_jaxpr(f)(jnp.zeros(1000)).jaxpr)
     assert 8e6 <= estimate <= 8.1e6
 
 
@@ -153,14 +160,14 @@ def test_memory_estimate_counts_what_is_written_in_place_once():
         return (x, y) if keep else y
 
     for keep, least in ((False, 4e6), (True, 8e6)):
-        estimate = memory.peak_bytes(jax.make_jaxpr(functools.partial(f, keep=keep))(jnp.zeros(1_000_000)).jaxpr)
+        estimate = peak_bytes(jax.make_jaxpr(functools.partial(f, keep=keep))(jnp.zeros(1_000_000)).jaxpr)
         assert least <= estimate <= 1.01 * least
 
 
 def test_memory_estimate_of_a_replay_buffer_is_its_size():
     config = dqn.Config(buffer_size=1_000_000, hidden_sizes=(8,))
-    env, params = envs.make_env("CartPole-v1")
-    row = memory.row_of(lambda c: dqn.make(c, env, params), config)
+    env, params = make_env("CartPole-v1")
+    row = trace_row(lambda c: dqn.make(c, env, params), config)
     assert 42e6 <= row.peak_bytes <= 44e6  # 42 bytes a transition
     assert 42e6 <= row.copied_bytes <= 44e6  # and the copy that is saved
 
@@ -173,8 +180,8 @@ def test_memory_estimate_sees_a_rollout():
 
 
 def test_training_has_no_collective():
-    plan = runner.make_plan(8, 1, 1.0, runner.Silent())
-    programs = runner.compile_programs(job_of(SMALL, 8), plan, runner.Silent())
+    plan = make_plan(8, 1, 1.0, Silent())
+    programs = compile_programs(job_of(SMALL, 8), plan, Silent())
     text = programs.chunk.as_text()
     assert plan.mesh.devices.size == 4
     for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
@@ -238,7 +245,7 @@ GIVEN = {"env_steps": jnp.float32(0), "loss": jnp.float32(0)}
 def test_an_update_returns_what_can_be_trained_with(returned, message):
     agent = types.SimpleNamespace(init=lambda key: STATE, update=lambda state, step: returned)
     with contextlib.nullcontext() if message is None else pytest.raises(UsageError, match=message):
-        memory.row_of(lambda config: agent, None, "mine")
+        trace_row(lambda config: agent, None, "mine")
 
 
 def test_an_update_whose_custom_vmap_closes_over_a_setting_trains():
@@ -246,7 +253,7 @@ def test_an_update_whose_custom_vmap_closes_over_a_setting_trains():
         slow = jax.custom_batching.sequential_vmap(lambda x: x * config)
         return types.SimpleNamespace(init=lambda key: config, update=lambda state, step: (slow(state), GIVEN))
 
-    row = memory.row_of(make, np.float32(3))
+    row = trace_row(make, np.float32(3))
     new, _ = jax.jit(jax.vmap(row.update, (None, 0, None)))(jnp.float32(3), jnp.arange(4.0), jnp.int32(0))
     np.testing.assert_array_equal(new, 3 * np.arange(4.0))
 

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import ppo, runs
+from rlref import ppo, stats
 from rlref.errors import UsageError
+from rlref.runs import files
+from rlref.runs.folder import Folder
+from rlref.runs.run import Run, summarise
 
 SMALL = ppo.Config(
     total_timesteps=10 * 12, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,)
@@ -27,8 +30,8 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def folder(run, tmp_path):
-    config = runs.read_json(run.path / "config.json")
-    with contextlib.closing(runs.Folder.create(tmp_path / "run", Path(ppo.__file__), b"", config)) as folder:
+    config = files.read_json(run.path / "config.json")
+    with contextlib.closing(Folder.create(tmp_path / "run", Path(ppo.__file__), b"", config)) as folder:
         yield folder
 
 
@@ -173,20 +176,20 @@ def test_damaged_metrics_are_nan_and_the_rest_loads(folder, tmp_path):
 
 def test_last_is_each_rows_own_last_defined_value():
     nan = np.nan
-    assert runs.last(np.array([[1, 2, 3], [4, 5, nan], [6, nan, nan]])).tolist() == [3, 5, 6]
-    assert np.isnan(runs.last(np.array([[nan, nan]]))[0])
+    assert stats.last(np.array([[1, 2, 3], [4, 5, nan], [6, nan, nan]])).tolist() == [3, 5, 6]
+    assert np.isnan(stats.last(np.array([[nan, nan]]))[0])
 
 
 def test_nonfinite_seeds_are_named_with_their_first_update():
     bad = np.array([[0, 0, 0], [0, 1, 1], [1, 0, 1]], np.float32)
-    run = runs.Run(
+    run = Run(
         "ppo", {}, [5, 6, 7], {"nonfinite": bad, "return_mean": np.ones((3, 3)), "env_steps": np.ones((3, 3))}, {}
     )
-    assert runs.summarise(run)["nonfinite"] == [{"seed": 6, "update": 1}, {"seed": 7, "update": 0}]
+    assert summarise(run)["nonfinite"] == [{"seed": 6, "update": 1}, {"seed": 7, "update": 0}]
 
 
 def test_json_has_null_for_nan(tmp_path):
-    runs.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.0], "b": float("inf")})
+    files.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.0], "b": float("inf")})
     written = json.loads((tmp_path / "x.json").read_text())
     assert (written["a"], written["b"]) == ([None, 1.0], None)
 

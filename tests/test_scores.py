@@ -10,7 +10,12 @@ sys.path.insert(0, str(SCRIPTS))
 
 import scores  # noqa: E402
 
-from rlref import jobs, runner, runs, stats, tuned  # noqa: E402
+from rlref import stats, tuned  # noqa: E402
+from rlref.runs import training  # noqa: E402
+from rlref.settings import (  # noqa: E402
+    in_json,
+    settings_of,
+)
 
 NAME = "cem/SimpleBandit-bsuite"
 COMMITTED = json.loads((SCRIPTS / "results" / "scores.json").read_text())
@@ -51,7 +56,7 @@ def test_a_benchmark_is_trained_and_written_down(once):
 def test_what_is_finished_is_only_read(once, monkeypatch):
     options, out, _ = once
     before = json.loads((out / "scores.json").read_text())
-    monkeypatch.setattr(runner, "run_job", lambda *_, **__: pytest.fail("it trains again"))
+    monkeypatch.setattr(training, "run_job", lambda *_, **__: pytest.fail("it trains again"))
     assert scores.main([NAME, *options]) == 0
     assert json.loads((out / "scores.json").read_text()) == before
 
@@ -117,4 +122,4 @@ def test_committed_rows_are_what_the_command_beside_them_trains(name):
     assert len(row["scores"]) >= scores.NUM_SEEDS[scores.BENCHMARKS[name]]
     assert row["iqm"] == pytest.approx(stats.iqm(row["scores"]))
     assert row["status"] == "finished"
-    assert row["settings"] == runs.in_json(jobs.settings_of(tuned.config(agent, env_id)))
+    assert row["settings"] == in_json(settings_of(tuned.config(agent, env_id)))

@@ -17,8 +17,13 @@ import pandas as pd
 import pytest
 
 import rlref
-from rlref import cem, checkpoint, memory, runner, runs, sinks
+from rlref import cem
 from rlref.errors import UsageError
+from rlref.runs import checkpoint, hosts, programs, sinks
+from rlref.runs.display import Silent
+from rlref.runs.folder import read_about
+from rlref.runs.footprint import trace_row
+from rlref.runs.pieces import assembled, extent
 
 SMALL = cem.Config(num_generations=20, population_size=8, elite_fraction=0.25, num_rollouts=1, hidden_sizes=(4,))
 SEEDS = 4
@@ -55,10 +60,10 @@ class Collect:
     def metrics(self, group=0):
         """What it was given of a group, `[rows, updates]`, each piece where it says that it belongs."""
         pieces = {(0, update): values for update, values in self.groups[group][1]}
-        return runs.join(pieces, runs.end_of(pieces))
+        return assembled(pieces, extent(pieces))
 
 
-class StopAfter(runner.Silent):
+class StopAfter(Silent):
     def __init__(self, updates):
         self.updates, self.sent = updates, False
 
@@ -71,7 +76,7 @@ class StopAfter(runner.Silent):
 @pytest.fixture(autouse=True, scope="module")
 def _short_chunks():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "MAX_CHUNK", 3)
+        patch.setattr(programs, "MAX_CHUNK", 3)
         yield
 
 
@@ -185,15 +190,15 @@ def test_a_stopped_run_goes_on_with_its_sinks_and_more(tmp_path):
     stopped = train(tmp_path / "run", display=StopAfter(5), sinks=["csv", Collect(), "csv"])
     assert stopped.summary["status"] == "interrupted"
     assert_same(pd.read_csv(tmp_path / "run" / "metrics.csv"), stopped)
-    assert runs.read_about(tmp_path / "run")["sinks"] == ["csv"]
+    assert read_about(tmp_path / "run")["sinks"] == ["csv"]
     assert_files_same(resume(tmp_path / "run", sinks=["parquet", "csv"]))
-    assert runs.read_about(tmp_path / "run")["sinks"] == ["csv", "parquet"]
+    assert read_about(tmp_path / "run")["sinks"] == ["csv", "parquet"]
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
 def test_groups_and_batched_settings_share_the_files(tmp_path):
     config = SMALL.replace(init_variance=np.array([1.0, 0.1]))
-    traced = memory.row_of(lambda config: cem.make(config, counting_env.Counting()), SMALL)
+    traced = trace_row(lambda config: cem.make(config, counting_env.Counting()), SMALL)
     row = traced.peak_bytes + traced.copied_bytes
     collected, bad = Collect(), Collect(fails="write")
     options = {"num_seeds": 2, "memory_gb": 2.5 * row / 1e9, "sinks": ["csv", "parquet", collected, bad]}
@@ -245,7 +250,7 @@ def test_sinks_are_flushed_every_few_seconds(monkeypatch):
 
 
 def test_sinks_of_a_run_in_memory_are_closed_when_the_training_fails():
-    class Fails(runner.Silent):
+    class Fails(Silent):
         def progress(self, done, total, metrics, verdict):
             raise RuntimeError("no terminal")
 
@@ -427,19 +432,19 @@ def test_time_is_booked_where_it_goes(tmp_path, monkeypatch):
         def write(self, update, values):
             time.sleep(0.05)
 
-    class SlowCompiler(runner.Silent):
+    class SlowCompiler(Silent):
         def compiling(self, what):
             time.sleep(0.3)
             return super().compiling(what)
 
-    save, to_host, read = checkpoint.Checkpoints.save, runner.hosts.to_host, []
+    save, to_host, read = checkpoint.Checkpoints.save, hosts.to_host, []
 
     def slow_to_host(x):
         read.append(x.ndim == 3)  # of a chunk; the others are evaluations', and at the end what acting takes
         time.sleep(0.02 if read[-1] else 0.05)
         return to_host(x)
 
-    monkeypatch.setattr(runner.hosts, "to_host", slow_to_host)
+    monkeypatch.setattr(hosts, "to_host", slow_to_host)
     monkeypatch.setattr(checkpoint.Checkpoints, "save", lambda *given: (time.sleep(0.2), save(*given)))
     summary = train(tmp_path / "run", sinks=[Slow()], display=SlowCompiler(), checkpoint_every=0).summary
     seconds, chunks = summary["seconds"], sum(read)

@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
 
-from rlref import cem, dqn, envs, ppo, space
+from rlref import cem, dqn, ppo
+from rlref.envs.ids import make_env
 from rlref.errors import UsageError
-from rlref.space import Range
+from rlref.search import space
 
-ENV, PARAMS = envs.make_env("CartPole-v1")
+ENV, PARAMS = make_env("CartPole-v1")
 
 
 def checked(given, module=ppo):
@@ -13,16 +14,16 @@ def checked(given, module=ppo):
 
 
 def test_places_on_each_scale():
-    np.testing.assert_allclose(Range(1.0, 3.0).at(np.array([0, 0.25, 1])), [1, 1.5, 3])
-    np.testing.assert_allclose(Range(1e-4, 1e-2, "log").at(np.array([0, 0.5, 1])), [1e-4, 1e-3, 1e-2])
-    np.testing.assert_allclose(Range(0.9, 0.999, "complement").at(np.array([0, 0.5, 1])), [0.9, 0.99, 0.999])
+    np.testing.assert_allclose(space.Range(1.0, 3.0).at(np.array([0, 0.25, 1])), [1, 1.5, 3])
+    np.testing.assert_allclose(space.Range(1e-4, 1e-2, "log").at(np.array([0, 0.5, 1])), [1e-4, 1e-3, 1e-2])
+    np.testing.assert_allclose(space.Range(0.9, 0.999, "complement").at(np.array([0, 0.5, 1])), [0.9, 0.99, 0.999])
 
 
 def test_values_stay_within_their_range():
-    x = Range(0.99, 0.99999999, "complement").at(np.linspace(0, 1, 50))
+    x = space.Range(0.99, 0.99999999, "complement").at(np.linspace(0, 1, 50))
     assert (np.diff(x) > 0).all()
     assert (x.min(), x.max()) == (0.99, 0.99999999)
-    x = Range(0.1234567, 0.7654321).at(np.array([0, 1]))
+    x = space.Range(0.1234567, 0.7654321).at(np.array([0, 1]))
     assert x.tolist() == [0.123457, 0.765432]
 
 
@@ -35,7 +36,7 @@ def test_place_is_where_a_value_is(x):
 
 
 def test_draws_are_uniform_on_the_scale_and_the_same_each_time():
-    given = {"learning_rate": Range(1e-4, 1e-2, "log"), "update_epochs": (2, 4, 8)}
+    given = {"learning_rate": space.Range(1e-4, 1e-2, "log"), "update_epochs": (2, 4, 8)}
     places, drawn = space.draw(given, 3000, 0)
     assert drawn == space.draw(given, 3000, 0)[1] != space.draw(given, 3000, 1)[1]
     rates = np.array([d["learning_rate"] for d in drawn])
@@ -52,11 +53,11 @@ def test_draws_are_uniform_on_the_scale_and_the_same_each_time():
 def test_command_line():
     texts = ["learning_rate=1e-5:1e-3", "ent-coef=0:0.1", "hidden_sizes=(64,64),(256,)", "activation=tanh,relu"]
     assert space.parse([*texts, "clip_coef=.1:.3:linear", "norm_adv=True,False"], ppo, ppo.Config()) == {
-        "learning_rate": Range(1e-5, 1e-3, "log"),
-        "ent_coef": Range(0, 0.1, "log"),
+        "learning_rate": space.Range(1e-5, 1e-3, "log"),
+        "ent_coef": space.Range(0, 0.1, "log"),
         "hidden_sizes": ((64, 64), (256,)),
         "activation": ("tanh", "relu"),
-        "clip_coef": Range(0.1, 0.3, "linear"),
+        "clip_coef": space.Range(0.1, 0.3, "linear"),
         "norm_adv": (True, False),
     }
     assert space.parse(["init_log_std=.001:1"], ppo, ppo.Config())["init_log_std"].scale == "log"
@@ -79,15 +80,15 @@ def test_what_cannot_be_read(text, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"num_envs": Range(2, 8)}, "num_envs shapes the program"),
-        ({"norm_adv": Range(0, 1)}, "norm_adv shapes the program"),
-        ({"ent_coef": Range(0, 0.1, "log")}, "takes numbers above 0"),
-        ({"gamma": Range(0.9, 1.0, "complement")}, "takes numbers below 1"),
-        ({"learning_rate": Range(1e-2, 1e-3)}, "the lower first"),
-        ({"learning_rate": Range(1e-3, float("nan"))}, "the lower first"),
-        ({"learning_rate": Range(1e-3, 1e-2, "cubic")}, "no scale 'cubic'"),
-        ({"learning_rate": Range(-1e-3, 1e-2)}, "learning_rate"),
-        ({"gamma": Range(0.5, 1.5)}, "gamma"),
+        ({"num_envs": space.Range(2, 8)}, "num_envs shapes the program"),
+        ({"norm_adv": space.Range(0, 1)}, "norm_adv shapes the program"),
+        ({"ent_coef": space.Range(0, 0.1, "log")}, "takes numbers above 0"),
+        ({"gamma": space.Range(0.9, 1.0, "complement")}, "takes numbers below 1"),
+        ({"learning_rate": space.Range(1e-2, 1e-3)}, "the lower first"),
+        ({"learning_rate": space.Range(1e-3, float("nan"))}, "the lower first"),
+        ({"learning_rate": space.Range(1e-3, 1e-2, "cubic")}, "no scale 'cubic'"),
+        ({"learning_rate": space.Range(-1e-3, 1e-2)}, "learning_rate"),
+        ({"gamma": space.Range(0.5, 1.5)}, "gamma"),
         ({"num_envs": (4,)}, "must be several"),
         ({"num_envs": (4, 4)}, "all different"),
         ({"learning_rate": (1, 1.0)}, "all different"),

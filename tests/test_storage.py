@@ -8,8 +8,10 @@ import toy_envs
 from gymnax.environments import environment, spaces
 
 import rlref
-from rlref import dqn, envs, jobs
+from rlref import dqn
+from rlref.envs.ids import make_env
 from rlref.errors import UsageError
+from rlref.runs.job import agent_of
 
 SMALL = {"num_envs": 2, "train_frequency": 20, "cycles_per_update": 10, "total_timesteps": 6000, "learning_starts": 200,
          "buffer_size": 1000, "batch_size": 16, "target_network_frequency": 200, "hidden_sizes": (8,)}  # fmt: skip
@@ -59,10 +61,10 @@ def test_observations_that_do_not_fit_are_refused_before_training(buffer_dtype, 
 def test_discrete_observations_have_to_fit_whether_they_are_met_or_not(n, buffer_dtype, fits):
     env, config = toy_envs.Still(spaces.Discrete(n), spaces.Discrete(2)), dqn.Config(buffer_dtype=buffer_dtype)
     if fits:
-        jobs.agent_of(dqn, config, env, env.default_params)
+        agent_of(dqn, config, env, env.default_params)
         return
     with pytest.raises(UsageError, match=f"has {n} observations"):
-        jobs.agent_of(dqn, config, env, env.default_params)
+        agent_of(dqn, config, env, env.default_params)
 
 
 @pytest.mark.parametrize(
@@ -84,12 +86,12 @@ def test_numbers_of_every_dtype_are_told_apart(dtype):
 def test_images_too_small_for_the_convolutions_are_refused_before_training():
     env = toy_envs.Still(spaces.Box(0, 1, (9, 2, 1)), spaces.Discrete(2))
     with pytest.raises(UsageError, match=r"dqn, line \d+: ValueError: conv_layers leave nothing of images"):
-        jobs.agent_of(dqn, dqn.Config(), env, env.default_params)
+        agent_of(dqn, dqn.Config(), env, env.default_params)
 
 
 def test_observations_that_fit_are_accepted():
-    env, params = envs.make_env("Breakout-MinAtar")
-    jobs.agent_of(dqn, dqn.Config(env_id="Breakout-MinAtar", buffer_dtype="bool"), env, params)
+    env, params = make_env("Breakout-MinAtar")
+    agent_of(dqn, dqn.Config(env_id="Breakout-MinAtar", buffer_dtype="bool"), env, params)
 
 
 @pytest.mark.parametrize(

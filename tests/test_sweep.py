@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlref import ppo, reference, sweep, variants
+from rlref import ppo
 from rlref.errors import UsageError
-from rlref.runs import Run
-from rlref.space import Range
+from rlref.reports import reference
+from rlref.runs.run import Run
+from rlref.search import space, sweep, variants
 
-SPACE = {"learning_rate": Range(1e-5, 1e-2, "log"), "ent_coef": Range(0.0, 0.1), "update_epochs": (2, 4)}
+SPACE = {"learning_rate": space.Range(1e-5, 1e-2, "log"), "ent_coef": space.Range(0.0, 0.1), "update_epochs": (2, 4)}
 GIVEN = {"space": {"learning_rate": (2.5e-4, 1e-5)}}
 RANDOM = 10.0
 
@@ -99,7 +100,11 @@ def test_nothing_gained_is_said(search, score):
 
 
 def test_small_changes_end_at_the_range():
-    given = {"learning_rate": Range(1e-4, 1e-2, "log"), "ent_coef": Range(0.0, 1.0), "update_epochs": (2, 4)}
+    given = {
+        "learning_rate": space.Range(1e-4, 1e-2, "log"),
+        "ent_coef": space.Range(0.0, 1.0),
+        "update_epochs": (2, 4),
+    }
     best = {"learning_rate": 9e-3, "ent_coef": 1.0, "update_epochs": 2}
     moves = sweep.moved(given, best)
     assert [name for name, _ in moves] == ["learning_rate", "learning_rate", "ent_coef"]

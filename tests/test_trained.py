@@ -19,8 +19,13 @@ from PIL import Image
 from test_checkpoint import SMALL
 
 import rlref
-from rlref import cem, cli, dqn, evaluation, ppo, reproduce, runs, trained
+from rlref import cem, dqn, ppo
+from rlref.cli import main
 from rlref.errors import UsageError
+from rlref.runs import files, playing, trained
+from rlref.runs.leaves import policy_leaves
+from rlref.runs.pieces import metric_files, read_metrics
+from rlref.runs.reproduce import reproduce
 
 MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
 ENV = counting_env.Counting()
@@ -47,7 +52,7 @@ def observations():
 
 def test_policy_leaves_are_what_acting_reads():
     def leaves(agent):
-        return evaluation.policy_leaves(agent, ENV, ENV.default_params)
+        return policy_leaves(agent, ENV, ENV.default_params)
 
     normalised = leaves(ppo.make(SMALL["ppo"], ENV))
     assert {"obs_moments/mean", "obs_moments/variance", "return_moments/variance"} <= set(normalised)
@@ -74,7 +79,7 @@ def test_exported_seed_is_loaded_by_the_copied_file(run, tmp_path):
     act = run.policy(6)
     for obs in observations():
         policy = agent.policy(state, jnp.asarray(obs))
-        assert evaluation.choose(policy, ENV.action_space(), None) == act(obs)
+        assert playing.choose(policy, ENV.action_space(), None) == act(obs)
     with pytest.raises(UsageError, match="exists already"):
         one.export(one.row(6), file)
 
@@ -131,16 +136,16 @@ def test_environment_parameters_come_from_the_folder(ppo_run, tmp_path):
 def test_commands(ppo_run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = str(ppo_run.path)
-    assert cli.main(["export", path, "--seed", "1", "--out", "one.npz", "--json"]) == 0
+    assert main(["export", path, "--seed", "1", "--out", "one.npz", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["file"] == "one.npz"
-    assert cli.main(["play", "one.npz", "--episodes", "3", "--json"]) == 0
+    assert main(["play", "one.npz", "--episodes", "3", "--json"]) == 0
     from_file = json.loads(capsys.readouterr().out)
-    assert cli.main(["play", path, "--seed", "1", "--episodes", "3", "--json"]) == 0
+    assert main(["play", path, "--seed", "1", "--episodes", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == from_file
     assert len(from_file["sampled"]["returns"]) == 3
-    assert cli.main(["play", path]) == 0
+    assert main(["play", path]) == 0
     assert re.search(r"greedy .* sampled ", capsys.readouterr().out.replace("\n", " "))
-    assert cli.main(["reproduce", path, "--updates", "7"]) == 0
+    assert main(["reproduce", path, "--updates", "7"]) == 0
     assert "the same: 7 updates of" in capsys.readouterr().out
 
 
@@ -172,7 +177,7 @@ def test_commands(ppo_run, tmp_path, capsys, monkeypatch):
 )
 def test_wrong_usage_is_one_line(ppo_run, arguments, message, capsys):
     arguments = [a.replace("RUN", str(ppo_run.path)) for a in arguments]
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -202,7 +207,7 @@ def test_gif_is_written(tmp_path):
 
 
 def test_reproduce_finds_the_same(ppo_run):
-    report = reproduce.reproduce(ppo_run.path)
+    report = reproduce(ppo_run.path)
     assert report.difference is None
     assert report.updates == 20
     assert report.changed == []
@@ -211,20 +216,20 @@ def test_reproduce_finds_the_same(ppo_run):
 
 def test_reproduce_finds_the_update_that_parts(ppo_run, tmp_path):
     shutil.copytree(ppo_run.path, tmp_path / "run")
-    (start, file), *_ = reversed(runs.metric_files(tmp_path / "run", 0))
-    metrics = runs.read_metrics(file)
+    (start, file), *_ = reversed(metric_files(tmp_path / "run", 0))
+    metrics = read_metrics(file)
     metrics["entropy"] = metrics["entropy"].copy()
     metrics["entropy"].view(np.int32)[1, 2] += 1  # the last bit of one number
-    runs.save_arrays(file, metrics)
-    difference = reproduce.reproduce(tmp_path / "run").difference
+    files.save_arrays(file, metrics)
+    difference = reproduce(tmp_path / "run").difference
     assert (difference.update, difference.seed, difference.metrics) == (start + 2, 1, ["entropy"])
-    environment = runs.read_json(tmp_path / "run" / "environment.json")
+    environment = files.read_json(tmp_path / "run" / "environment.json")
     environment["versions"]["jax"] = "0.0.1"
-    runs.write_json(tmp_path / "run" / "environment.json", environment)
-    report = reproduce.reproduce(tmp_path / "run", updates=start + 3)
+    files.write_json(tmp_path / "run" / "environment.json", environment)
+    report = reproduce(tmp_path / "run", updates=start + 3)
     assert f"part at update {start + 2} of {start + 3} updates" in report.text()
     assert f"jax was 0.0.1 and is {jax.__version__}" in report.text()
-    assert reproduce.reproduce(tmp_path / "run", updates=start + 2).difference is None
+    assert reproduce(tmp_path / "run", updates=start + 2).difference is None
 
 
 def test_two_processes_train_one_run_and_one_goes_on(tmp_path):

@@ -3,10 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from rlref import cem, cli, dqn, ppo, tuned
-from rlref.envs import make_env
+from rlref import cem, dqn, ppo, tuned
+from rlref.cli import main, train
+from rlref.envs.ids import make_env
 from rlref.errors import UsageError
-from rlref.jobs import agent_of
+from rlref.runs import training
+from rlref.runs.job import agent_of
 
 MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
 
@@ -39,12 +41,13 @@ def test_a_file_of_the_users_own_keeps_its_defaults(tmp_path):
 def trained(monkeypatch):
     """The Configs that `rlref train` would have trained."""
     configs = []
-    monkeypatch.setattr(cli, "train_run", lambda module, options, config, budget, command: configs.append(config) or 0)
+    monkeypatch.setattr(training, "train", lambda module, config, **_: configs.append(config))
+    monkeypatch.setattr(train, "train_and_report", lambda options, run_it: run_it() or 0)
     return configs
 
 
 def test_train_starts_from_them_and_says_so(trained, capsys):
-    assert cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--gamma", ".9", "--num_envs=10"]) == 0
+    assert main(["train", "dqn", "--env-id", "MountainCar-v0", "--gamma", ".9", "--num_envs=10"]) == 0
     (config,) = trained
     assert config == tuned.config("dqn", "MountainCar-v0", gamma=0.9, num_envs=10)
     said = capsys.readouterr().out
@@ -57,19 +60,19 @@ def test_train_starts_from_them_and_says_so(trained, capsys):
     "written", [["--env-id=Acrobot-v1"], ["--env_id", "Acrobot-v1"], ["--seed", "3", "--env-id", "Acrobot-v1"]]
 )
 def test_the_environment_is_found_however_it_is_given(trained, written):
-    cli.main(["train", "ppo", *written])
+    main(["train", "ppo", *written])
     assert trained == [tuned.config("ppo", "Acrobot-v1")]
 
 
 def test_train_can_do_without(trained, capsys):
-    cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--defaults"])
-    cli.main(["train", "dqn", "--env-id", "FourRooms-misc"])
+    main(["train", "dqn", "--env-id", "MountainCar-v0", "--defaults"])
+    main(["train", "dqn", "--env-id", "FourRooms-misc"])
     assert trained == [dqn.Config(env_id="MountainCar-v0"), dqn.Config(env_id="FourRooms-misc")]
     assert capsys.readouterr().out == ""
 
 
 def test_a_budget_replaces_the_generations(trained, capsys):
-    cli.main(["train", "cem", "--env-id", "Acrobot-v1", "--total-timesteps", "5000000"])
+    main(["train", "cem", "--env-id", "Acrobot-v1", "--total-timesteps", "5000000"])
     assert "num_rollouts 8; given otherwise: num_generations" in capsys.readouterr().out
 
 
@@ -82,7 +85,7 @@ def test_a_budget_replaces_the_generations(trained, capsys):
     ],
 )
 def test_what_cannot_be_read_is_one_line(trained, capsys, written, message):
-    assert cli.main(["train", "ppo", *written]) == 2
+    assert main(["train", "ppo", *written]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert said.startswith("rlref: error: ")
@@ -90,12 +93,12 @@ def test_what_cannot_be_read_is_one_line(trained, capsys, written, message):
 
 
 def test_json_stays_json(trained, capsys):
-    cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--json"])
+    main(["train", "dqn", "--env-id", "MountainCar-v0", "--json"])
     assert trained == [tuned.config("dqn", "MountainCar-v0")]
     assert capsys.readouterr().out == ""
 
 
 def test_help_shows_them(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["train", "dqn", "--env-id", "MountainCar-v0", "--help"])
+        main(["train", "dqn", "--env-id", "MountainCar-v0", "--help"])
     assert "(default: 50000)" in capsys.readouterr().out  # buffer_size; the agent's own is 10000

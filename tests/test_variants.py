@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import ppo, runner, runs, variants
+from rlref import ppo
 from rlref.errors import Stopped, UsageError
+from rlref.runs import provenance, training
+from rlref.runs.display import Silent
+from rlref.search import variants
 
 BASE = ppo.Config(total_timesteps=48, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,))
 VARIANTS = {
@@ -79,8 +82,8 @@ def test_what_is_finished_is_loaded(kept, monkeypatch):
     def trains_again(*arguments, **options):
         raise AssertionError
 
-    monkeypatch.setattr(runner, "train", trains_again)
-    monkeypatch.setattr(runner, "resume", trains_again)
+    monkeypatch.setattr(training, "train", trains_again)
+    monkeypatch.setattr(training, "resume", trains_again)
     for label, run in train(folder).items():
         np.testing.assert_array_equal(run.scores, trained[label].scores)
         assert run.config == trained[label].config
@@ -99,7 +102,7 @@ def test_a_folder_that_is_not_ours_is_refused(tmp_path):
 
 
 def test_stopped_and_gone_on_with(kept, tmp_path):
-    class Impatient(runner.Silent):
+    class Impatient(Silent):
         def progress(self, done, *_):
             if done == 6:  # the first program's first update; a second signal would not wait
                 os.kill(os.getpid(), signal.SIGINT)
@@ -120,7 +123,7 @@ def test_stopped_and_gone_on_with(kept, tmp_path):
 
 @pytest.mark.parametrize("labels", [["given", "constant"], ["given", "fast"]])
 def test_a_signal_in_a_programs_last_chunk_stops_what_comes_after(labels, tmp_path):
-    class Late(runner.Silent):
+    class Late(Silent):
         def progress(self, done, total, *_):
             if done == total:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -140,7 +143,7 @@ def test_a_kill_while_a_folder_is_made_leaves_nothing_in_the_way(kept, tmp_path,
         raise KilledError
 
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "environment", killed)
+        patched.setattr(provenance, "environment", killed)
         patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # nothing is tidied up after a kill
         with pytest.raises(KilledError):
             train(tmp_path / "run")

@@ -9,11 +9,15 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import cem, dqn, ppo, runs, verdicts
-from rlref.cli import Terminal, TrainOptions, main, shown
-from rlref.findings import Finding, exit_code, headline, ranges, to_json
-from rlref.runs import Run
-from rlref.verdicts import CHECKS, Diagnosis, diagnose, grouped
+from rlref import cem, dqn, health, ppo
+from rlref.cli import main
+from rlref.cli.terminal import Terminal
+from rlref.cli.train import TrainOptions, train_and_report
+from rlref.health import checks, findings
+from rlref.health.checks import CHECKS
+from rlref.health.engine import Diagnosis, diagnose, full_precision, grouped
+from rlref.runs import files
+from rlref.runs.run import Run, diagnosed
 
 SEEDS, UPDATES = 8, 100
 BAD = 5  # the seed that things happen to
@@ -246,7 +250,7 @@ def test_every_check_says_what_it_means_what_to_try_and_who_says_so():
 
 
 def test_readme_has_the_table_of_checks():
-    assert verdicts.markdown() in Path(verdicts.__file__).with_name("README.md").read_text()
+    assert checks.markdown() in Path(health.__file__).with_name("README.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
@@ -327,9 +331,9 @@ def test_rounding_is_allowed_for_where_matrix_products_are_not_of_full_precision
     metrics["first_ratio_error"][:] = 1e-3
     assert fired(metrics, config, "first_ratio_off") is not None
     assert fired(metrics, config, "first_ratio_off", exact=False) is None
-    assert verdicts.full_precision(["cpu", "cpu"], None)
-    assert not verdicts.full_precision(["NVIDIA H200"], None)
-    assert verdicts.full_precision(["NVIDIA H200"], "highest")
+    assert full_precision(["cpu", "cpu"], None)
+    assert not full_precision(["NVIDIA H200"], None)
+    assert full_precision(["NVIDIA H200"], "highest")
 
 
 def test_a_sick_run_has_one_leading_finding():
@@ -341,12 +345,14 @@ def test_a_sick_run_has_one_leading_finding():
     assert finding.check == "entropy_collapse"
     assert {f.check for f in finding.follows} == {"gradient_zero", "no_progress", "max_return_far"}
     assert finding.worst == "ERROR"
-    assert exit_code([finding]) == 1
+    assert findings.exit_code([finding]) == 1
 
 
 def one(check, onset=0, last=99, seeds=(0, 1)):
     c = CHECKS[check]
-    return Finding(check, c.severity, c.title, c.meaning, "", "", onset=onset, last=last, seeds=seeds, num_seeds=8)
+    return findings.Finding(
+        check, c.severity, c.title, c.meaning, "", "", onset=onset, last=last, seeds=seeds, num_seeds=8
+    )
 
 
 def test_of_two_that_could_explain_each_other_the_earlier_does():
@@ -375,9 +381,9 @@ def test_errors_come_first():
 def test_a_finding_in_words():
     metrics, config = healthy("ppo")
     metrics["kl"][[2, 3, 4, 7], 60:] = 0.2
-    said = headline(fired(metrics, config, "kl_high"))
+    said = findings.headline(fired(metrics, config, "kl_high"))
     assert said == "KL high (updates 60 to 99, 4 of 8 seeds (2-4, 7); kl 0.2, against 0.1)"
-    assert ranges([]) == ""
+    assert findings.ranges([]) == ""
 
 
 def test_the_settings_of_a_sweep_are_checked_each_by_itself():
@@ -387,7 +393,7 @@ def test_the_settings_of_a_sweep_are_checked_each_by_itself():
     two["learning_rate"][1] *= 2
     config["learning_rate"] = [2.5e-4, 5e-4]
     run = Run("ppo", config, list(range(SEEDS)), two, {}, ["learning_rate"], UPDATES)
-    (finding,) = verdicts.of_run(run).findings
+    (finding,) = diagnosed(run).findings
     assert (finding.check, finding.setting, finding.seeds) == ("kl_high", 1, (BAD,))
     assert finding.follows[0].setting == 1
 
@@ -410,7 +416,7 @@ def test_diagnose_reads_a_run(folder, capsys):
     assert main(["diagnose", str(folder), "--json"]) == code
     report = json.loads(capsys.readouterr().out)
     assert set(report) == {"findings", "checked", "unchecked"}
-    assert runs.read_json(folder / "summary.json")["findings"] == report["findings"]
+    assert files.read_json(folder / "summary.json")["findings"] == report["findings"]
 
 
 def test_diagnose_exits_with_1_for_an_error(folder, tmp_path, capsys):
@@ -479,9 +485,9 @@ def test_a_training_with_an_error_exits_with_1(check, code, capsys):
     found = one(check)
     if check == "entropy_collapse":
         found = grouped([found, one("gradient_zero", 9)])[0]
-    summary = {"status": "finished", "nonfinite": [], "findings": [to_json(found)]}
+    summary = {"status": "finished", "nonfinite": [], "findings": [findings.to_json(found)]}
     run = Run("ppo", {}, [0], {}, summary, diagnosis=Diagnosis([found], [], {}))
-    assert shown(TrainOptions(json=True), lambda display: run) == code
+    assert train_and_report(TrainOptions(json=True), lambda display: run) == code
     assert json.loads(capsys.readouterr().out)["findings"][0]["check"] == check
 
 

@@ -23,7 +23,7 @@ class Oracle:
 
     name: str
     check: Callable[[ModuleType], None]
-    kinds: str
+    kinds: tuple[str, ...]
     isolates: str
     needs: dict[str, tuple[str, ...]]
     """functions and classes of the agent's file that it calls -> the names of their parameters or fields"""
@@ -37,7 +37,7 @@ ORACLES: dict[str, Oracle] = {}
 
 
 def oracle(
-    kinds: str, isolates: str, **needs: str
+    kinds: tuple[str, ...], isolates: str, **needs: str
 ) -> Callable[[Callable[[ModuleType], None]], Callable[[ModuleType], None]]:
     """Add the decorated function to the oracles."""
 

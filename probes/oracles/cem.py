@@ -25,9 +25,10 @@ from probes.oracles.base import (
     part,
     task_of,
 )
+from rlref.contract import CEM
 
 
-@oracle("C", "the selection of elites, or the refit to them", elites="score num_elites", refit="candidates elite")
+@oracle(CEM, "the selection of elites, or the refit to them", elites="score num_elites", refit="candidates elite")
 def selection(module: ModuleType) -> None:
     """Elites score highest, NaN last; the refit is their mean and variance, on linear fitness shifted as is known."""
     score = jnp.array([3.0, -1.0, jnp.nan, 7.0, 0.0, 5.0])
@@ -48,7 +49,7 @@ def selection(module: ModuleType) -> None:
         close(f"{what} std", np.sqrt(variance), [1.0, std, 1.0], 0.05)
 
 
-@oracle("C", "the schedule of the extra variance", extra_variance_at="config generation")
+@oracle(CEM, "the schedule of the extra variance", extra_variance_at="config generation")
 def extra_variance_schedule(module: ModuleType) -> None:
     """It falls linearly from extra_variance to 0 over its share of the generations, and stays there."""
     config = configure(module, num_generations=100, extra_variance=5.0, extra_variance_fraction=0.5)
@@ -57,7 +58,7 @@ def extra_variance_schedule(module: ModuleType) -> None:
               module.extra_variance_at(config, jnp.int32(generation)), wanted)  # fmt: skip
 
 
-@oracle("C", "explained variance", explained_variance="returns")
+@oracle(CEM, "explained variance", explained_variance="returns")
 def analysis_of_variance(module: ModuleType) -> None:
     """Candidates of sd 3, keys of sd 5, residuals of sd 1, two rollouts: 1 - .5 / (9 + .5) = 18 / 19. NaN for one."""
     rng = np.random.default_rng(0)
@@ -75,7 +76,7 @@ def analysis_of_variance(module: ModuleType) -> None:
 
 
 @oracle(
-    "C",
+    CEM,
     "entropy, KL, or the floor of the search distribution",
     gaussian_entropy="variance",
     gaussian_kl="mean variance old_mean old_variance",
@@ -99,7 +100,7 @@ def divergences(module: ModuleType) -> None:
 
 
 @oracle(
-    "C",
+    CEM,
     "the fitness: where an episode's rewards end, or which random numbers candidates meet",
     rollout="task candidates keys",
 )
@@ -128,7 +129,7 @@ def first_episodes(module: ModuleType) -> None:
     close("whether episodes cut after 2 steps ended", ended, total == 7)
 
 
-@oracle("C", "a layer of the policy", dense="x kernel bias")
+@oracle(CEM, "a layer of the policy", dense="x kernel bias")
 def dense_layers(module: ModuleType) -> None:
     """`x @ kernel + bias`, for few inputs and for many."""
     rng = np.random.default_rng(0)
@@ -148,7 +149,7 @@ class Whole(Lopsided):
 
 
 @oracle(
-    "C",
+    CEM,
     "the policy: its hidden layers, or how its outputs become actions",
     act="task params obs",
 )
@@ -187,7 +188,7 @@ def policy_outputs(module: ModuleType) -> None:
 
 
 @oracle(
-    "C",
+    CEM,
     "the policy: its bounds, or its bias",
     act="task params obs",
 )
@@ -285,7 +286,7 @@ def generation(module: ModuleType) -> Generation:
     return Generation(mean, variance, new, metrics, candidates, returns, tried, again, elite)
 
 
-@oracle("C", "the candidates: their mean, their spread, or their number of rollouts", **GENERATION)
+@oracle(CEM, "the candidates: their mean, their spread, or their number of rollouts", **GENERATION)
 def drawn_candidates(module: ModuleType) -> None:
     """Each candidate is drawn from the Gaussian before, and plays as many episodes as is set."""
     found = generation(module)
@@ -298,7 +299,7 @@ def drawn_candidates(module: ModuleType) -> None:
             raise AssertionError(f"the draws of different {what} go together")
 
 
-@oracle("C", "the score, the elites, the smoothing, or the extra variance", **GENERATION)
+@oracle(CEM, "the score, the elites, the smoothing, or the extra variance", **GENERATION)
 def next_gaussian(module: ModuleType) -> None:
     """The candidates with the highest mean return make the new Gaussian, cut episodes counted like others."""
     found = generation(module)
@@ -307,7 +308,7 @@ def next_gaussian(module: ModuleType) -> None:
     close("the new variance", found.new.variance, variance, 1e-3)
 
 
-@oracle("C", "the evaluation: of the new mean, and of elites on fresh keys", **GENERATION)
+@oracle(CEM, "the evaluation: of the new mean, and of elites on fresh keys", **GENERATION)
 def evaluated_gaussian(module: ModuleType) -> None:
     """Played once more are the new mean, which `mean_policy_return` is of, and elites, for the selection bias."""
     found = generation(module)
@@ -324,7 +325,7 @@ def evaluated_gaussian(module: ModuleType) -> None:
         close(name, x, wanted[name], 1e-3)
 
 
-@oracle("C", "a metric of a generation", **GENERATION)
+@oracle(CEM, "a metric of a generation", **GENERATION)
 def generation_metrics(module: ModuleType) -> None:
     """Scores, lengths, step counts, entropy and KL, written out."""
     found = generation(module)

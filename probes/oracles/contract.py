@@ -29,7 +29,8 @@ from probes.oracles.base import (
     settings_in,
     vectors,
 )
-from rlref.agents import line_of
+from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
+from rlref.errors import line_of
 
 UPDATES = 20
 
@@ -134,7 +135,7 @@ class Trial:
         return {name: np.stack([m[name] for m in metrics]) for name in metrics[0]}
 
 
-@oracle("AQC", "random keys: one is used twice, or comes from a constant")
+@oracle(ALL, "random keys: one is used twice, or comes from a constant")
 def keys_used_once(module: ModuleType) -> None:
     """JAX's checker of key reuse, on the program of two updates in a row; and every key comes from the one given."""
     trial = Trial(module, COUNT)
@@ -155,7 +156,7 @@ def keys_used_once(module: ModuleType) -> None:
         raise AssertionError("a random key is made from a number within init or update: it is the same every time")
 
 
-@oracle("AQC", "the environment's parameters: those given to `make` are not used")
+@oracle(ALL, "the environment's parameters: those given to `make` are not used")
 def given_parameters(module: ModuleType) -> None:
     """Where one-step episodes that pay at most 1 are asked for, none return 6 or 7, as by the environment's default."""
     found = emitted(Trial(module, COIN).run(1), "return_max", "reward_max")
@@ -163,7 +164,7 @@ def given_parameters(module: ModuleType) -> None:
         close(f"{name} of rewards of +1 and -1", x[-1], np.ones(SEEDS))
 
 
-@oracle("AQ", "random keys: used twice over environments, steps, updates or seeds")
+@oracle(GRADIENT, "random keys: used twice over environments, steps, updates or seeds")
 def fresh_randomness(module: ModuleType) -> None:
     """Rewards of +1 and -1 are drawn anew each time: the variance of their mean over 77 is 1 / 77."""
     reward = emitted(Trial(module, NOISE).run(4), "reward_mean")["reward_mean"]
@@ -178,7 +179,7 @@ def fresh_randomness(module: ModuleType) -> None:
         raise AssertionError(f"mean rewards vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
 
 
-@oracle("A", "the sampling of actions: a draw shared by environments, steps or seeds, or not the policy's odds")
+@oracle(PPO, "the sampling of actions: a draw shared by environments, steps or seeds, or not the policy's odds")
 def fresh_samples(module: ModuleType) -> None:
     """Actions that pay +1 and -1 vary about the policy's mean as independent draws do, p (1 - p)."""
     trial, excess = Trial(module, COIN, learning_rate=0.0), []
@@ -196,7 +197,7 @@ def fresh_samples(module: ModuleType) -> None:
             raise AssertionError(f"actions are drawn alike in all {what}")
 
 
-@oracle("AQ", "the recording of episodes, or the averaging of metrics")
+@oracle(GRADIENT, "the recording of episodes, or the averaging of metrics")
 def episode_metrics(module: ModuleType) -> None:
     """Episodes return 6 in three steps or 7 in two: return and length add up to 9."""
     last = {name: x[-1] for name, x in Trial(module, COUNT).run(3).items()}
@@ -207,7 +208,7 @@ def episode_metrics(module: ModuleType) -> None:
         close("return_mean + length_mean", last["return_mean"] + last["length_mean"], np.full(SEEDS, 9))
 
 
-@oracle("A", "what an update makes of a rollout: next values, advantages and targets, or their metrics")
+@oracle(PPO, "what an update makes of a rollout: next values, advantages and targets, or their metrics")
 def known_targets(module: ModuleType) -> None:
     """Where each step is known beforehand, advantages and targets follow from the values before the update."""
     gamma, gae_lambda = 0.9, 0.7
@@ -259,7 +260,7 @@ def known_targets(module: ModuleType) -> None:
             close(f"{name} at a learning rate of 0", x, wanted[name], 1e-3)
 
 
-@oracle("A", "a metric, or the rewards that are learned from")
+@oracle(PPO, "a metric, or the rewards that are learned from")
 def known_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1, each metric follows from V and the policy before and after."""
     trial = Trial(module, NOISE, learning_rate=3e-2)
@@ -290,7 +291,7 @@ def known_metrics(module: ModuleType) -> None:
         close("kl, to what it should be", (got["kl"] / wanted["kl"])[large], np.ones(large.sum()), 0.03)
 
 
-@oracle("A", "the stored log-probability")
+@oracle(PPO, "the stored log-probability")
 def first_ratio(module: ModuleType) -> None:
     """Before its first gradient step the policy is the one that acted: every ratio is 1. After some it is not."""
     metrics = emitted(Trial(module, COUNT).run(3), "first_ratio_error", "kl", "approx_kl")
@@ -304,7 +305,7 @@ def first_ratio(module: ModuleType) -> None:
         raise AssertionError("the policy changes, but its ratio to the old one stays 1: the old one is computed anew")
 
 
-@oracle("AQ", "the learning rate's schedule")
+@oracle(GRADIENT, "the learning rate's schedule")
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
     need(module, "anneal_lr", "total_timesteps", "learning_rate")
@@ -319,7 +320,7 @@ def schedule(module: ModuleType) -> None:
     close("how far the last update moves the value, to the first", moved[2] / moved[0], 1 / UPDATES, 0.02)
 
 
-@oracle("AQ", "batching over seeds")
+@oracle(GRADIENT, "batching over seeds")
 def seeds_apart(module: ModuleType) -> None:
     """What a seed learns does not depend on the seeds beside it, and no two learn the same."""
     trial = Trial(module, COUNT)
@@ -331,7 +332,7 @@ def seeds_apart(module: ModuleType) -> None:
         raise AssertionError(f"{SEEDS} seeds give {distinct} different values")
 
 
-@oracle("AQ", "the gradient's path to a parameter")
+@oracle(GRADIENT, "the gradient's path to a parameter")
 def every_parameter_moves(module: ModuleType) -> None:
     """One update changes every array of parameters, and the optimiser's counters go on in the next."""
     trial = Trial(module, COUNT)
@@ -358,7 +359,7 @@ WALK = tables(
 )  # fmt: skip
 
 
-@oracle("C", "random keys of the environment: used twice over rollouts, steps, generations, seeds or the evaluation")
+@oracle(CEM, "random keys of the environment: used twice over rollouts, steps, generations, seeds or the evaluation")
 def fresh_rollouts(module: ModuleType) -> None:
     """Returns of four rewards of +1 and -1, drawn anew: the variance of a mean over 5 rollouts is 4 / 5."""
     need(module, "num_rollouts")
@@ -382,7 +383,7 @@ def fresh_rollouts(module: ModuleType) -> None:
             raise AssertionError(f"the {name} goes with the candidates' scores: it is not from fresh keys")
 
 
-@oracle("C", "the candidates: their number, spread or key; the refit's mean, the smoothing, or the extra variance")
+@oracle(CEM, "the candidates: their number, spread or key; the refit's mean, the smoothing, or the extra variance")
 def search_distribution(module: ModuleType) -> None:
     """Where scores are equal, the mean's steps vary by variance / k, and the variance keeps 1 - 1 / k, k elites."""
     need(module, "population_size", "elite_fraction", "init_variance", "smoothing", "extra_variance")
@@ -418,7 +419,7 @@ def search_distribution(module: ModuleType) -> None:
                 raise AssertionError(f"{case} candidates are drawn alike in all {what}: a key or a draw is shared")
 
 
-@oracle("C", "a metric, or the evaluation of the mean")
+@oracle(CEM, "a metric, or the evaluation of the mean")
 def known_c_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1 by the action, and on counted episodes, each metric follows."""
     trial = Trial(module, SECOND, init_variance=4.0)
@@ -476,7 +477,7 @@ def known_of_generation(old: Any, new: Any, policy: np.ndarray, got: dict[str, n
     return wanted
 
 
-@oracle("C", "batching over seeds")
+@oracle(CEM, "batching over seeds")
 def searches_apart(module: ModuleType) -> None:
     """What a seed finds does not depend on the seeds beside it, and no two find the same."""
     trial = Trial(module, COIN)
@@ -501,7 +502,7 @@ SEESAW = tables(obs=np.ones((4, 4)), reward=[[-1.0, -1.2]] * 4, next=[0] * 4)
 
 
 @oracle(
-    "Q", "exploration: which actions it draws, how often; or keys used twice over environments, steps, updates, seeds"
+    DQN, "exploration: which actions it draws, how often; or keys used twice over environments, steps, updates, seeds"
 )
 def fresh_actions(module: ModuleType) -> None:
     """At epsilon 1 actions are fair coins, drawn anew each time: the variance of their mean over 77 is 1 / 77."""
@@ -533,7 +534,7 @@ def fresh_actions(module: ModuleType) -> None:
         )
 
 
-@oracle("Q", "the target network")
+@oracle(DQN, "the target network")
 def target_network(module: ModuleType) -> None:
     """Synced at every second update: its old self after the first, the online one, or tau of it, after the second."""
     need(module, "target_network_frequency")
@@ -567,7 +568,7 @@ def target_network(module: ModuleType) -> None:
         close(f"the target's {jax.tree_util.keystr(path)} after a sync with tau .25", y, x)
 
 
-@oracle("Q", "the gradient: of the online network at the states visited, and of nothing else")
+@oracle(DQN, "the gradient: of the online network at the states visited, and of nothing else")
 def semi_gradient(module: ModuleType) -> None:
     """The first step moves every parameter to where it raises Q(s, a), whose target is far above: Adam's, by how much.
 
@@ -604,7 +605,7 @@ def semi_gradient(module: ModuleType) -> None:
         )
 
 
-@oracle("Q", "what an update makes of its steps: targets, the gradient step, the return after each action; or metrics")
+@oracle(DQN, "what an update makes of its steps: targets, the gradient step, the return after each action; or metrics")
 def known_q_targets(module: ModuleType) -> None:
     """Where each step is known beforehand, what was paid, what followed, and the smallest and largest target are too.
 
@@ -667,7 +668,7 @@ def known_q_targets(module: ModuleType) -> None:
                         )
 
 
-@oracle("Q", "which parameters act and choose the next action (the newest), or value it (the target network's)")
+@oracle(DQN, "which parameters act and choose the next action (the newest), or value it (the target network's)")
 def newest_parameters(module: ModuleType) -> None:
     """After a gradient step in mid-update its result acts, and chooses in double Q-learning; a sync there counts too.
 
@@ -701,7 +702,7 @@ def newest_parameters(module: ModuleType) -> None:
         close("target_mean with a gradient step in mid-update", got["target_mean"], mean_reward + ahead, 1e-3)
 
 
-@oracle("Q", "a metric")
+@oracle(DQN, "a metric")
 def known_q_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1, each metric follows from Q before and after, and epsilon."""
     need(module, "start_e", "end_e", "train_frequency")
@@ -745,7 +746,7 @@ def known_q_metrics(module: ModuleType) -> None:
 BROKEN = tables(obs=np.zeros((4, 4)), reward=np.full((4, 2), np.nan), next=[0] * 4, terminated=True)
 
 
-@oracle("AQC", "the metric `nonfinite`")
+@oracle(ALL, "the metric `nonfinite`")
 def nonfinite_shows(module: ModuleType) -> None:
     """It is 1 where a reward is not a number, and 0 where all is well."""
     for params, wanted in ((COUNT, 0), (BROKEN, 1)):

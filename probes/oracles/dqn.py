@@ -29,11 +29,12 @@ from probes.oracles.base import (
     takes,
     task_of,
 )
+from rlref.contract import DQN
 
 BUFFER = "obs action reward terminated truncated next_obs"
 
 
-@oracle("Q", "the value of the next state", next_values="kind target_q online_q epsilon")
+@oracle(DQN, "the value of the next state", next_values="kind target_q online_q epsilon")
 def next_state_values(module: ModuleType) -> None:
     """Double Q, the maximum and expected SARSA on two fixed tables."""
     target_q, online_q = jnp.array([[1.0, 3.0, -1.0], [2.0, 0.0, 0.5]]), jnp.array([[5.0, 4.0, 0.0], [1.0, 2.0, 3.0]])
@@ -43,7 +44,7 @@ def next_state_values(module: ModuleType) -> None:
             close(f"next_values of {kind!r}", module.next_values(kind, target_q, online_q, 0.3), wanted)
 
 
-@oracle("Q", "the schedule of exploration, or its policy", epsilon_at="config env_steps", epsilon_greedy="q epsilon")
+@oracle(DQN, "the schedule of exploration, or its policy", epsilon_at="config env_steps", epsilon_greedy="q epsilon")
 def exploration(module: ModuleType) -> None:
     """Epsilon falls from start_e to end_e over its share of the training; its policy gives every action epsilon / A."""
     config = configure(module, total_timesteps=100_000, start_e=0.9, end_e=0.1, exploration_fraction=0.5)
@@ -53,7 +54,7 @@ def exploration(module: ModuleType) -> None:
     close("epsilon_greedy at epsilon .3", policy, [[0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
 
 
-@oracle("Q", "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step")
+@oracle(DQN, "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step")
 def replay_slots(module: ModuleType) -> None:
     """Slots are of written steps, n consecutive ones of one environment, all equally often, round the end too."""
     bits, capacity, num_envs = jnp.arange(20_000, dtype=jnp.uint32) * jnp.uint32(2_654_435_761), 13, 3
@@ -103,7 +104,7 @@ def asked_by_update(module: ModuleType, name: str) -> list[Any]:
 WATCHED = {"init": "task key", "update": "task num_updates state step"}
 
 
-@oracle("Q", "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step", **WATCHED)
+@oracle(DQN, "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step", **WATCHED)
 def replay_draws(module: ModuleType) -> None:
     """Each gradient step draws anew, from the rows written by its own end."""
     asked = asked_by_update(module, "replay_indices")
@@ -116,7 +117,7 @@ def replay_draws(module: ModuleType) -> None:
         raise AssertionError("gradient steps, or the diagnostics, of one update draw the same random numbers")
 
 
-@oracle("Q", "the schedule of exploration", epsilon_at="config env_steps", **WATCHED)
+@oracle(DQN, "the schedule of exploration", epsilon_at="config env_steps", **WATCHED)
 def exploring_steps(module: ModuleType) -> None:
     """Epsilon is that of the environment steps done before each step of all environments."""
     (steps,) = asked_by_update(module, "epsilon_at")[0]
@@ -124,7 +125,7 @@ def exploring_steps(module: ModuleType) -> None:
 
 
 @oracle(
-    "Q",
+    DQN,
     "the return, the discount, or the next observation of a sampled transition",
     Buffer=BUFFER,
     sample="task buffer index like",
@@ -158,7 +159,7 @@ def sampled_returns(module: ModuleType) -> None:
         close("the action", got.action, action[index[:, 0]])
 
 
-@oracle("Q", "how observations are stored", encode="obs buffer_dtype", decode="stored buffer_dtype like")
+@oracle(DQN, "how observations are stored", encode="obs buffer_dtype", decode="stored buffer_dtype like")
 def storage(module: ModuleType) -> None:
     """Numbers stored as they come, whole ones to 255 as bytes, and 0 and 1 as bits come back as they were."""
     rng = np.random.default_rng(0)
@@ -179,7 +180,7 @@ def storage(module: ModuleType) -> None:
 
 
 @oracle(
-    "Q",
+    DQN,
     "the target: the reward, and the discounted value of the next state",
     init="task key",
     forward="task params obs options",
@@ -202,7 +203,7 @@ def bootstrapped_targets(module: ModuleType) -> None:
 
 
 @oracle(
-    "Q",
+    DQN,
     "the loss, or the gather of the action taken",
     init="task key",
     forward="task params obs options",
@@ -228,7 +229,7 @@ def td_loss(module: ModuleType) -> None:
 
 
 @oracle(
-    "Q",
+    DQN,
     "the dueling heads",
     init="task key",
     forward="task params obs options",
@@ -253,7 +254,7 @@ def dueling_heads(module: ModuleType) -> None:
 
 
 @oracle(
-    "Q",
+    DQN,
     "which parameters are evaluated, or how greedily",
     init="task key",
     forward="task params obs options",
@@ -274,7 +275,7 @@ def evaluated(module: ModuleType) -> None:
 
 
 @oracle(
-    "Q",
+    DQN,
     "what is kept of a step, the action that is taken, or the episodes under way",
     init="task key",
     forward="task params obs options",
@@ -309,7 +310,7 @@ def collected_steps(module: ModuleType) -> None:
             close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
 
 
-@oracle("Q", "the optimiser, or its clip of the gradient's norm", make_optimizer="config learning_rate")
+@oracle(DQN, "the optimiser, or its clip of the gradient's norm", make_optimizer="config learning_rate")
 def optimiser(module: ModuleType) -> None:
     """Two steps of Adam, written out, without a clip and with one."""
     need(module, "max_grad_norm", "adam_eps")
@@ -326,7 +327,7 @@ def optimiser(module: ModuleType) -> None:
             close(what, np.asarray(got) / rate, wanted / rate, 1e-3)
 
 
-@oracle("Q", "the replay buffer, or the warm-up", Buffer=BUFFER)
+@oracle(DQN, "the replay buffer, or the warm-up", Buffer=BUFFER)
 def stored_transitions(module: ModuleType) -> None:
     """What the buffer holds after its first round is what the environment did, endings and final observations too."""
     settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 2, "target_network_frequency": 28,

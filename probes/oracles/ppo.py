@@ -32,9 +32,10 @@ from probes.oracles.base import (
     so_far,
     task_of,
 )
+from rlref.contract import PPO
 
 
-@oracle("A", "advantages", gae="reward value next_value terminated truncated gamma gae_lambda")
+@oracle(PPO, "advantages", gae="reward value next_value terminated truncated gamma gae_lambda")
 def advantages(module: ModuleType) -> None:
     """Generalised advantages equal their sum written out, in float64, over random endings."""
     rng = np.random.default_rng(0)
@@ -56,7 +57,7 @@ def advantages(module: ModuleType) -> None:
         close(f"gae's advantage (gamma {gamma}, lambda {gae_lambda})", got, wanted)
 
 
-@oracle("A", "the categorical policy", Categorical="log_probs")
+@oracle(PPO, "the categorical policy", Categorical="log_probs")
 def categorical(module: ModuleType) -> None:
     """log_prob, entropy and KL of a Categorical equal sums over its probabilities."""
     rng = np.random.default_rng(0)
@@ -71,7 +72,7 @@ def categorical(module: ModuleType) -> None:
         close("how often Categorical.sample gives each action", (drawn[..., None] == np.arange(3)).mean(0), p, 0.02)
 
 
-@oracle("A", "the Gaussian policy", DiagonalGaussian="mean log_std")
+@oracle(PPO, "the Gaussian policy", DiagonalGaussian="mean log_std")
 def gaussian(module: ModuleType) -> None:
     """log_prob, entropy and KL of a DiagonalGaussian are sums over its independent dimensions."""
     rng = np.random.default_rng(0)
@@ -93,7 +94,7 @@ def gaussian(module: ModuleType) -> None:
         close("the standard deviation of DiagonalGaussian.sample", drawn.std(0), std, 0.05)
 
 
-@oracle("A", "the shuffling into minibatches", minibatch_indices="key epochs batch_size num_minibatches")
+@oracle(PPO, "the shuffling into minibatches", minibatch_indices="key epochs batch_size num_minibatches")
 def each_sample_once(module: ModuleType) -> None:
     """Every epoch has each sample exactly once, in an order of its own."""
     indices = np.asarray(module.minibatch_indices(jax.random.key(0), 3, 77, 7))
@@ -104,7 +105,7 @@ def each_sample_once(module: ModuleType) -> None:
         raise AssertionError("two epochs have the same order")
 
 
-@oracle("A", "the running mean and variance", Moments="mean variance count")
+@oracle(PPO, "the running mean and variance", Moments="mean variance count")
 def running_moments(module: ModuleType) -> None:
     """Of three batches of different sizes, merged one after the other, they are those of all data at once."""
     data = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 5.0, 0.1] + [0.0, 3.0, -20.0]
@@ -114,7 +115,7 @@ def running_moments(module: ModuleType) -> None:
         close(f"the {name} of 7, 11 and 42 samples", getattr(merged, name), wanted, 1e-3)
 
 
-@oracle("A", "the normalisation of observations", normalize="x moments", Moments="mean variance count")
+@oracle(PPO, "the normalisation of observations", normalize="x moments", Moments="mean variance count")
 def normalised(module: ModuleType) -> None:
     """The mean is taken off, and what is left divided by the standard deviation, then clipped to some bound."""
     x = jnp.array([[1.0, -4.0], [7.0, 8.0]])
@@ -127,7 +128,7 @@ def normalised(module: ModuleType) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "the scaling of rewards",
     discounted_returns="start reward ended gamma",
     reward_scale="moments",
@@ -149,7 +150,7 @@ def reward_scaling(module: ModuleType) -> None:
     close("reward_scale where nothing varies", module.reward_scale(module.Moments(*jnp.array([5.0, 0.0, 100.0]))), 1.0)
 
 
-@oracle("A", "the gradient's noise scale", gradient_noise_scale="opt_state batch_size")
+@oracle(PPO, "the gradient's noise scale", gradient_noise_scale="opt_state batch_size")
 def noise_scale(module: ModuleType) -> None:
     """tr(Sigma) / |G|^2 in samples: the variance of minibatches' gradients, times their size, to the squared mean."""
     rng, adam = np.random.default_rng(0), optax.scale_by_adam()
@@ -167,7 +168,7 @@ def noise_scale(module: ModuleType) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "the network: what it says of one observation depends on the others in the batch, or its policy is none",
     init="task key",
     forward="task params obs_moments obs options",
@@ -254,7 +255,7 @@ def numbers(x: np.ndarray) -> str:
 
 
 # Each is asked where those before it cannot disturb.
-@oracle("A", "the entropy bonus", **LOSS)
+@oracle(PPO, "the entropy bonus", **LOSS)
 def entropy_bonus(module: ModuleType) -> None:
     """The policy's mean entropy times ent_coef is taken off the loss, and off its gradient."""
     found = loss_of(module)
@@ -265,7 +266,7 @@ def entropy_bonus(module: ModuleType) -> None:
         close("what the entropy bonus adds to the gradient", got, -2 * slope, 1e-3)
 
 
-@oracle("A", "the value's loss", **LOSS)
+@oracle(PPO, "the value's loss", **LOSS)
 def value_loss(module: ModuleType) -> None:
     """Half the mean squared error, or that of the clipped value where it is larger, times vf_coef."""
     found = loss_of(module)
@@ -276,7 +277,7 @@ def value_loss(module: ModuleType) -> None:
         close(what, found.total(0.6, 0.0, samples) - found.total(0.0, 0.0, samples), 0.6 * 0.5 * error.mean(), 1e-3)
 
 
-@oracle("A", "the policy's loss: ratio, clip, sign or mean", **LOSS)
+@oracle(PPO, "the policy's loss: ratio, clip, sign or mean", **LOSS)
 def policy_loss(module: ModuleType) -> None:
     """The mean of the pessimistic bound, whose gradient is zero exactly where it is clipped."""
     found = loss_of(module)
@@ -294,7 +295,7 @@ def policy_loss(module: ModuleType) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "the gradient steps: optimiser, clip of the gradient's norm, normalised advantages, or their metrics",
     init="task key",
     forward="task params obs_moments obs options",
@@ -375,7 +376,7 @@ def gradient_steps(module: ModuleType) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "metrics: the mean over gradient steps",
     init="task key",
     forward="task params obs_moments obs options",
@@ -402,7 +403,7 @@ def means_of_steps(module: ModuleType) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "what a rollout keeps: observations, log-probabilities, endings, final observations, or episodes under way",
     init="task key",
     forward="task params obs_moments obs options",
@@ -436,7 +437,7 @@ BOXED = Targets(
 )
 
 
-@oracle("A", "the clipping of actions to a Box", env_action="task action")
+@oracle(PPO, "the clipping of actions to a Box", env_action="task action")
 def clipped_actions(module: ModuleType) -> None:
     """Each dimension is cut at its own bounds, and left as it is within them; whole actions are not touched."""
     task = task_of(module, configure(module, hidden_sizes=(16,)), Lopsided(BOXED), BOXED)
@@ -447,7 +448,7 @@ def clipped_actions(module: ModuleType) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "what a rollout keeps of actions in a Box, which are clipped for the environment alone; or their evaluation",
     init="task key",
     forward="task params obs_moments obs options",
@@ -487,13 +488,13 @@ BATCH = {
 }
 
 
-@oracle("A", "the batch that is learned from: rewards, next values, advantages, targets, or their order", **BATCH)
+@oracle(PPO, "the batch that is learned from: rewards, next values, advantages, targets, or their order", **BATCH)
 def learned_batch(module: ModuleType) -> None:
     """What `update` hands to `learn` is what `collect` gave it, sample by sample, with advantages as written out."""
     compare_batches(module, scaled=False)
 
 
-@oracle("A", "the scaling of rewards or the normalisation of observations, in the batch that is learned from", **BATCH)
+@oracle(PPO, "the scaling of rewards or the normalisation of observations, in the batch that is learned from", **BATCH)
 def scaled_batch(module: ModuleType) -> None:
     """The same, rewards divided by the deviation of their discounted sums, and values of normalised observations."""
     compare_batches(module, scaled=True)
@@ -560,7 +561,7 @@ def compare_batches(module: ModuleType, scaled: bool) -> None:
 
 
 @oracle(
-    "A",
+    PPO,
     "which observations and rewards the running statistics have seen, or what is evaluated with them",
     init="task key",
     forward="task params obs_moments obs options",

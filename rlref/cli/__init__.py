@@ -1,0 +1,99 @@
+"""The command line: `rlref COMMAND`, each command in a file of its name.
+
+Exit codes: 0 good, 1 a failure was found (a verdict or a finding is an ERROR, a seed became non-finite, a probe's check
+failed, a run did not come out the same or could not be written), 2 wrong usage, 130 stopped by Ctrl-C, 143 by SIGTERM.
+"""
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlref.cli import (
+    ablate,
+    baselines,
+    compare,
+    diagnose,
+    envs,
+    export,
+    inspect,
+    play,
+    probe,
+    report,
+    reproduce,
+    sweep,
+    train,
+)
+from rlref.cli.terminal import exit_code
+from rlref.errors import Stopped, UsageError
+
+COMMANDS = (
+    train, probe, diagnose, report, compare, baselines, sweep, ablate, inspect, reproduce, play, export, envs,
+)  # fmt: skip
+"""In the order of the help. Each has `add_to`, which adds its parser, and what it calls."""
+
+DESCRIPTION = """\
+Reference reinforcement learning in JAX: single-file agents, many seeds, diagnostics.
+
+  rlref train ppo                        CartPole-v1, 8 seeds: the main job
+  rlref train dqn --env-id Acrobot-v1    another agent, another environment
+  rlref train ./my_ppo.py                your own copy of an agent
+  rlref train ppo --help                 every setting
+  rlref probe ./my_ppo.py                whether an agent is right, and if not, which part is wrong
+  rlref diagnose RUN                     what is wrong with it, in words; also of logs of CleanRL and SB3
+  rlref report RUN                       one page that shows it; several runs: side by side
+  rlref compare A B                      whether one is better than another, and how surely
+  rlref baselines ENV                    a random policy, CEM, DQN and PPO: what to run first on a new problem
+  rlref sweep ppo                        random search: which settings matter, and whether the best can be trusted
+  rlref ablate ppo                       each option switched off, or on: which of them matter
+  rlref inspect ENV                      what to look at before training: interface, scales, a random policy
+  rlref train --resume RUN               go on with a run that was stopped or killed
+  rlref reproduce RUN                    run it again, and say at which update the metrics part, if any
+  rlref play RUN --seed 0                what a trained seed does, greedy and sampled; --gif draws it
+  rlref export RUN --seed 0              one seed's parameters as a file of its own
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code. Ctrl-C ends the process."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=raw)
+    parser.set_defaults(takes_agent=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_to(commands)
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.takes_agent:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.arguments = rest
+    use_compilation_cache()
+    try:
+        return options.call(options)
+    except UsageError as error:
+        print(f"rlref: error: {error}", file=sys.stderr)
+        return 2
+    except Stopped as stopped:
+        return exit_code(str(stopped))
+    except BrokenPipeError:  # `rlref ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        print("rlref: stopped by Ctrl-C", file=sys.stderr, flush=True)
+        os._exit(130)  # at once: a compiler's threads go on, and crash where the interpreter is taken down around them
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs, so that what has not changed compiles once; jax's own settings come first."""
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        return
+    # By machine: a program compiled for one CPU may hold instructions that another one behind the same home lacks.
+    folder = os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache / "rlref" / platform.node())
+    if "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is None:
+        sys.modules["jax"].config.update("jax_compilation_cache_dir", folder)

@@ -1,0 +1,169 @@
+"""The options of commands that take an agent: their own, and all settings of the agent's Config.
+
+tyro makes the options from the dataclasses; argparse only looks ahead for the few that decide what the others are.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlref.errors import UsageError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderOptions:
+    """Where, and in what environment, a command trains."""
+
+    run_dir: Path | None = None
+    """folder of the runs; the same command with the same folder goes on; None: a new one under runs/"""
+    env_params: tuple[str, ...] = ()
+    """parameters of the environment, each as name=value"""
+    memory_gb: float | None = None
+    """memory that training may take, in 1e9 bytes; None: 80 % of what is free"""
+    json: bool = False
+    """print JSON, and nothing else"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """In environment steps, for agents whose own setting is a number of generations."""
+
+    total_timesteps: int = 0
+    """environment steps of one seed's candidates, at most: as many whole generations, instead of num_generations; 0:
+    num_generations counts"""
+
+
+def add_agent_command(commands: Any, name: str, what: str, call: Callable[[argparse.Namespace], int]) -> None:
+    """Add a command that takes an agent. tyro reads its arguments when the agent, and so its settings, are known."""
+    parser = commands.add_parser(name, help=what, add_help=False, allow_abbrev=False)
+    parser.set_defaults(call=call, takes_agent=True)
+
+
+def agent_and_rest(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """The agent, and what follows it: it is the first word, or none, as elsewhere a word is some option's value."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    return None, arguments
+
+
+def usage(command: str, arguments: Sequence[str]) -> int:
+    """What a command takes that was given no agent; returns the exit code."""
+    from rlref.contract import NAMES
+
+    wants_help = any(a in ("-h", "--help") for a in arguments)
+    print(
+        f"usage: rlref {command} AGENT [options]\n\nAGENT is {', '.join(NAMES)}, or your own file such as ./my_ppo.py; "
+        f"`rlref {command} {NAMES[0]} --help` shows all options",
+        file=sys.stdout if wants_help else sys.stderr,
+    )
+    return 0 if wants_help else 2
+
+
+def look_ahead(arguments: Sequence[str]) -> argparse.Namespace:
+    """Those options that decide what the others are, or begin from. `read_options` reads them again with all others.
+
+    What is not given, or cannot be read, is None: it will be said where all options are read.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("resume", "coordinator"):
+        parser.add_argument(f"--{name}")
+    for name in ("num-processes", "process-id"):
+        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", type=int)
+    for name in ("distributed", "defaults"):
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--env-id", "--env_id")
+    parser.set_defaults(unreadable=False)
+    try:
+        given, _ = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        given, _ = parser.parse_known_args([])
+        given.unreadable = True
+    return given
+
+
+def read_options(
+    command: str,
+    options_class: Any,
+    module: ModuleType,
+    arguments: Sequence[str],
+    options: Any = None,
+    config: Any = None,
+) -> tuple[Any, Any, int]:
+    """How to run, the Config, and the budget in environment steps (0: the Config says it).
+
+    Args:
+      command: the command's name.
+      options_class: a dataclass of how to run.
+      module: the agent.
+      arguments: what follows the agent.
+      options, config: what to begin from; without them, the defaults of both classes.
+
+    Raises UsageError for what is no option, or no value of one; SystemExit after --help.
+    """
+    import tyro
+
+    from rlref.contract import name_of
+
+    agent = name_of(module)
+    config_class: Any = module.Config
+    sections: list[Any] = [("run", options_class), ("config", config_class)]
+    settings = {f.name for f in dataclasses.fields(config_class)}
+    if "num_generations" in settings and "total_timesteps" not in settings:
+        sections.append(("budget", Budget))
+    flat: Any = tyro.conf.OmitArgPrefixes
+    together: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
+    default = {}
+    if config is not None:
+        budgets = [Budget()] if len(sections) == 3 else []
+        default["default"] = together(options or options_class(), config, *budgets)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            result, unknown = tyro.cli(
+                together,
+                prog=f"rlref {command} {agent}",
+                args=list(arguments),
+                description=module.__doc__,
+                return_unknown_args=True,
+                **default,
+            )
+    except SystemExit as error:
+        if not error.code:
+            raise  # --help
+        # tyro frames its message, and rules it off from the help below it.
+        message, *_ = said.getvalue().partition("\n")[2].split("──")
+        one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
+        raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {agent} --help` shows all") from None
+    if unknown:
+        fields = [f.name.replace("_", "-") for _, c in sections for f in dataclasses.fields(c)]
+        raise UsageError(
+            f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
+            f"`rlref {command} {agent} --help` shows all"
+        )
+    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
+    if {"--total-timesteps", "--num-generations"} <= given:
+        raise UsageError("--total-timesteps and --num-generations say the same; give one of them")
+    return result.run, result.config, result.budget.total_timesteps if hasattr(result, "budget") else 0
+
+
+def read_search_options(
+    command: str, options_class: Any, agent: str, arguments: Sequence[str]
+) -> tuple[ModuleType, Any, Any, Any]:
+    """The agent's module, how to run, the Config, and the environment's parameters, of `rlref sweep` and `ablate`."""
+    from rlref.contract import load_agent
+    from rlref.envs import make_env, with_params
+    from rlref.runs.job import generations_within
+
+    module = load_agent(agent)
+    options, config, budget = read_options(command, options_class, module, arguments)
+    env, env_params = make_env(config.env_id)
+    env_params = with_params(env_params, options.env_params)
+    if budget:
+        config = generations_within(budget, module, config, env, env_params)
+    return module, options, config, env_params

@@ -1,0 +1,77 @@
+"""`rlref probe AGENT`: whether an agent is right, and if not, which part is wrong."""
+
+import argparse
+import functools
+import json
+import os
+from typing import Any
+
+from rlref.errors import UsageError
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's."""
+    parser = commands.add_parser("probe", help="check an agent against environments whose answers are known")
+    parser.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated")
+    parser.add_argument("--num-seeds", type=int, default=64, help="seeds per probe (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+    parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    parser.set_defaults(call=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """`rlref probe AGENT`."""
+    for name, value, least in (("num-seeds", options.num_seeds, 1), ("seed", options.seed, 0)):
+        if value < least:
+            raise UsageError(f"--{name} is {value}; it must be at least {least}")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
+    from probes import check
+
+    probed = functools.partial(
+        check.run,
+        options.agent,
+        only=options.only,
+        num_seeds=options.num_seeds,
+        seed=options.seed,
+        fail_fast=options.fail_fast,
+    )
+    if options.json:
+        report = probed()
+        print(json.dumps(check.to_json(report), indent=1))
+        return 0 if report.ok else 1
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    with Live(console=Console(stderr=True, highlight=False), transient=True) as live:
+
+        def watch(doing: str, oracles: list[Any], rungs: list[Any]) -> None:
+            live.update(Group(probe_table(oracles, rungs), Spinner("dots", doing)))
+
+        report = probed(watch=watch)
+    console = Console(highlight=False)
+    console.print(probe_table(report.oracles, report.rungs))
+    console.print(check.verdict(report), style="green" if report.ok else "red", soft_wrap=True)
+    return 0 if report.ok else 1
+
+
+def probe_table(oracles: list[Any], rungs: list[Any]) -> Any:
+    """One line per check."""
+    from rich.table import Table
+
+    from probes import check
+
+    table = Table("check", "isolates", "result", box=None)
+    for one in oracles:
+        result = f"not checked: {one.why}" if one.fault is None else "[red]wrong[/red]" if one.fault else "right"
+        table.add_row(one.oracle.name, one.oracle.isolates, result)
+    for rung in rungs:
+        if isinstance(rung, check.Skipped):
+            result = f"not checked: {rung.why}"
+        else:
+            counted = f"{int(rung.passed.sum())} of {len(rung.passed)}"
+            result = counted if rung.ok else f"[red]{counted}[/red]"
+        table.add_row(rung.probe.name, rung.probe.isolates, result)
+    return table

@@ -1,0 +1,138 @@
+"""The agent contract: what a Python file needs to be an agent. Nothing else of an agent is used anywhere.
+
+    class Config                      # frozen flax.struct dataclass; float fields are leaves (traceable), others static
+    def make(config, env=None, env_params=None) -> Agent
+    class Agent(NamedTuple):
+        init:   (key) -> state                        # one seed
+        update: (state, step) -> (state, diagnostics) # step: int32 index of the update, never batched over seeds;
+                                                      # `env_steps` is one of the diagnostics, each of them a number
+        policy: (state, obs) -> probabilities [A] (DQN, CEM: one-hot of the greedy action);
+                                                      # for a Box mean [D] and std [D] (CEM: 0), not clipped
+        value:  (state, obs) -> V; Q [A]; or None     # both take ONE raw observation
+        num_updates: int
+        steps_per_update: int                         # environment steps of one update of one seed (CEM: at most)
+    def train(config, key, env=None, env_params=None) -> (state, diagnostics [num_updates])
+
+An agent may have one field more in its Agent, for policies that remember. Nothing uses it yet:
+
+        memory0: memory before an episode's first step; then policy and value are (state, obs, memory) -> ..., memory
+
+Beside each setting of its Config an agent may say more, as field metadata: `interval`, the numbers that `make` takes
+(`[0, 1]`, `(0, inf)`), and `search`, where `rlref sweep` draws it from (lowest, highest, scale). `update` must not keep
+anything outside its state: what is not in there is not in a checkpoint.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from rlref.errors import UsageError, entries_of, in_a_line, line_of, nearest, nodes_of
+
+NAMES = ("ppo", "dqn", "cem")
+"""rlref's own agents, and what kinds of agents are called: the one of these that an agent works like.
+
+ppo: it has a policy and learns V. dqn: its policy is greedy in the action values Q. cem: it has no values.
+"""
+PPO, DQN, CEM = ("ppo",), ("dqn",), ("cem",)
+GRADIENT, ALL = PPO + DQN, PPO + DQN + CEM
+CONTRACT = {
+    "Config": "the settings, a frozen flax.struct dataclass",
+    "make": "make(config, env=None, env_params=None) -> Agent",
+    "Agent": "a NamedTuple of init, update, policy, value, num_updates and steps_per_update",
+    "train": "train(config, key, env=None, env_params=None) -> (state, diagnostics)",
+}
+FIELDS = ("init", "update", "policy", "value", "num_updates", "steps_per_update")
+
+
+def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
+    """The module of `agent`: a name out of NAMES, the path of a Python file that keeps the contract, or such a module.
+
+    Raises UsageError for an unknown name, a missing file, a file that cannot be imported, or one without the contract.
+    """
+    if isinstance(agent, ModuleType):
+        return check_contract(agent, agent.__name__)
+    agent = os.fspath(agent)
+    if agent in NAMES:
+        return importlib.import_module(f"rlref.{agent}")
+    path = Path(agent)
+    if path.suffix != ".py":
+        raise UsageError(
+            f"no agent is named {agent!r}; there is {', '.join(NAMES)}, or give a file such as ./my_ppo.py."
+            + nearest(agent, NAMES)
+        )
+    if not path.is_file():
+        raise UsageError(f"there is no file {agent}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    previous = sys.modules.get(path.stem)
+    sys.modules[path.stem] = module  # dataclasses look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's own code: anything can come
+        if previous is None:
+            del sys.modules[path.stem]
+        else:
+            sys.modules[path.stem] = previous
+        raise UsageError(f"{agent}, line {line_of(error, path) or '?'}: {in_a_line(error)}") from error
+    return check_contract(module, agent)
+
+
+def check_contract(module: ModuleType, agent: str) -> ModuleType:
+    """`module`, if it keeps the contract."""
+    missing = [f"{name} ({what})" for name, what in CONTRACT.items() if not hasattr(module, name)]
+    if missing:
+        raise UsageError(f"{agent} is no agent: it lacks {'; '.join(missing)}")
+    if not dataclasses.is_dataclass(module.Config):
+        raise UsageError(f"{agent} is no agent: its Config is no dataclass; it must be a frozen flax.struct dataclass")
+    lacking = [name for name in FIELDS if name not in getattr(module.Agent, "_fields", ())]
+    if lacking:
+        raise UsageError(f"{agent} is no agent: its Agent lacks {', '.join(lacking)}")
+    return module
+
+
+def name_of(module: ModuleType) -> str:
+    """What an agent is called: its file's name."""
+    return module.__name__.rpartition(".")[2]
+
+
+def traced_names(config: Any) -> list[str]:
+    """The settings of a Config, or of its class, that are traced: leaves of the pytree, which may be batched."""
+    return [f.name for f in dataclasses.fields(config) if f.metadata.get("pytree_node", True)]
+
+
+def check_update(name: str, state: Any, returned: Any, source: Path | None = None) -> None:
+    """Raise UsageError unless the update of agent `name`, which gets `state`, may return `returned`."""
+    import jax
+
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
+        raise UsageError(f"the update of {name} must return a pair: the new state, and a dictionary of diagnostics")
+    new, diagnostics = returned
+    if jax.tree.structure(new) != jax.tree.structure(state):  # type: ignore[operator]
+        raise UsageError(f"the update of {name} must return a state of the same structure as init's")
+    for (path, x), y in zip(jax.tree.leaves_with_path(state), jax.tree.leaves(new), strict=True):
+        was, now = jax.typeof(x), jax.typeof(y)
+        if (was.shape, was.dtype) != (now.shape, now.dtype):
+            raise UsageError(
+                f"the update of {name} must leave {jax.tree_util.keystr(path)} of its state as it is: "
+                f"{was.str_short()}, and not {now.str_short()}"
+            )
+    for key, x in diagnostics.items():
+        number = isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and np.ndim(x) == 0
+        if not isinstance(key, str) or not number:
+            entries = entries_of(nodes_of(source)) if source else []
+            lines = [e.begins[0] for e in entries if e.name == key]
+            where = f"{name}, line {lines[-1]}: its update" if lines else f"the update of {name}"
+            what = f", not {jax.typeof(x).str_short()}" if isinstance(x, jax.Array) else ""
+            what += "" if isinstance(key, str) else ", under a name that is a string"
+            raise UsageError(f"{where} must return one number as the diagnostic {key!r}{what}")
+    if "env_steps" not in diagnostics:
+        raise UsageError(f"{name} does not report env_steps, the environment steps so far: its update must")

@@ -1,0 +1,65 @@
+"""gymnax's environments: importing it without what it needs for pictures alone, and the list of `rlref envs`."""
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple
+
+NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
+
+
+class _Later(ModuleType):
+    """A module that is imported when something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:  # another thread asks while gymnax is being imported
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def imported_gymnax() -> ModuleType:
+    """The package. What its files import for their pictures alone takes longest, and is imported when it is used."""
+    for_pictures = [name for name in ("matplotlib.pyplot", "seaborn") if name not in sys.modules]
+    sys.modules |= {name: _Later(name) for name in for_pictures}
+    try:
+        return importlib.import_module("gymnax")
+    finally:
+        for name in for_pictures:
+            if isinstance(sys.modules.get(name), _Later):
+                del sys.modules[name]
+
+
+class EnvRow(NamedTuple):
+    """One line of `rlref envs`."""
+
+    env_id: str
+    observations: str
+    actions: str
+    time_limit: int | None
+    note: str
+
+
+def list_envs() -> list[EnvRow]:
+    """Every gymnax environment with its spaces and time limit (None where it has none)."""
+    gymnax = imported_gymnax()
+    rows = []
+    for env_id in gymnax.registered_envs:
+        if env_id in NEEDS_DOWNLOAD:
+            rows.append(EnvRow(env_id, "", "", None, "downloads data when made"))
+            continue
+        env, params = gymnax.make(env_id)
+        limit = getattr(params, "max_steps_in_episode", None)
+        spaces = (describe(env.observation_space(params)), describe(env.action_space(params)))
+        rows.append(EnvRow(env_id, *spaces, limit, ""))
+    return rows
+
+
+def describe(space: Any) -> str:
+    """A space in a few words, such as 'Discrete 3' or 'Box 10x10x4 float32'."""
+    if hasattr(space, "n"):
+        return f"Discrete {space.n}"
+    if hasattr(space, "low"):
+        import numpy as np
+
+        return f"Box {'x'.join(map(str, space.shape)) or 'scalar'} {np.dtype(space.dtype).name}"
+    return type(space).__name__

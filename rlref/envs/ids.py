@@ -1,0 +1,34 @@
+"""From an environment's id to the environment and its parameters."""
+
+from typing import Any
+
+from rlref.envs.gymnax_envs import imported_gymnax
+from rlref.envs.interface import check_complete
+from rlref.envs.own import own_env
+from rlref.errors import UsageError, in_a_line, nearest
+
+
+def make_env(env_id: str) -> tuple[Any, Any]:
+    """The environment that `env_id` names, and its parameters.
+
+    `env_id` is a gymnax id, or `package.module:function` of a function that returns an environment of gymnax >= 1.0, or
+    a pair of it and its parameters; the current folder is importable. Raises UsageError.
+    """
+    if ":" in env_id:
+        return own_env(env_id)
+    gymnax = imported_gymnax()
+    if env_id not in gymnax.registered_envs:
+        raise UsageError(
+            f"there is no environment {env_id!r}.{nearest(env_id, gymnax.registered_envs)} "
+            "`rlref envs` lists them; your own is package.module:make_env"
+        )
+    try:
+        return gymnax.make(env_id)
+    except Exception as error:  # one of them downloads data when it is made
+        raise UsageError(f"{env_id} cannot be made here: {in_a_line(error)}") from error
+
+
+def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any, Any]:
+    """`env`, or without one what `env_id` names; with `env_params`, or without them its defaults. Raises UsageError."""
+    env, default = make_env(env_id) if env is None else (env, check_complete(env, "env").default_params)
+    return env, default if env_params is None else env_params

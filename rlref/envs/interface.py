@@ -1,0 +1,48 @@
+"""Whether an environment has the interface that agents need, gymnax's from 1.0 on."""
+
+from typing import Any
+
+from rlref.errors import UsageError, in_a_line
+
+
+def check_complete(env: Any, name: str) -> Any:
+    """`env` itself. Raises UsageError unless it has what a gymnax environment has; `name` is where it comes from."""
+    interface = ("reset", "step", "default_params", "action_space", "observation_space")
+    if missing := [attribute for attribute in interface if not hasattr(env, attribute)]:
+        what = type(env).__name__
+        raise UsageError(f"{name} gives {what}, which is no gymnax environment: it lacks {', '.join(missing)}")
+    return env
+
+
+def check_interface(env: Any, params: Any, env_id: str) -> None:
+    """Raise UsageError unless `env` speaks gymnax >= 1.0, found out without running it."""
+    import jax
+
+    def one_step(key: Any) -> Any:
+        _, state = env.reset(key, params)
+        return env.step(key, state, env.action_space(params).sample(key), params)
+
+    try:
+        result = jax.eval_shape(one_step, jax.random.key(0))
+    except Exception as error:  # the environment's own code: anything can come
+        raise UsageError(f"{env_id} does not trace: {in_a_line(error)}") from error
+    if len(result) != 6:
+        raise UsageError(
+            f"{env_id}: step returns {len(result)} values; gymnax >= 1.0 returns 6 "
+            "(observation, state, reward, terminated, truncated, info)"
+        )
+    obs, _, reward, terminated, truncated, info = result
+    if "final_observation" not in info:
+        raise UsageError(f"{env_id}: step's info lacks 'final_observation', which bootstrapping at time limits needs")
+    for name, x in (("terminated", terminated), ("truncated", truncated), ("reward", reward)):
+        if x.shape != () or (name != "reward" and x.dtype != bool):
+            wanted = "a scalar" if name == "reward" else "a scalar bool"
+            raise UsageError(f"{env_id}: {name} must be {wanted}, not {x.dtype.name} of shape {x.shape}")
+    space = env.observation_space(params)
+    for name, x in (("observation", obs), ("final observation", info["final_observation"])):
+        if hasattr(space, "shape") and getattr(x, "shape", None) != tuple(space.shape):
+            shape = getattr(x, "shape", type(x).__name__)
+            raise UsageError(f"{env_id}: the {name} is {shape}, but observation_space says {tuple(space.shape)}")
+    if obs.dtype != info["final_observation"].dtype:
+        dtypes = f"{obs.dtype.name} and {info['final_observation'].dtype.name}"
+        raise UsageError(f"{env_id}: the observation and the final observation must have one dtype, not {dtypes}")

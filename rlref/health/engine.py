@@ -1,0 +1,180 @@
+"""Making all health checks on a run's metrics, and putting together what they found.
+
+Each check looks at one quantity per seed and update, `[S, U]`, and at a limit; it fires where the quantity is beyond
+the limit in most updates of a window. NaN means "undefined", and never fires. A finding that explains others takes them
+under it, so that a sick run gets one leading sentence.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlref.errors import in_a_line
+from rlref.health.catalogue import Check, Look
+from rlref.health.checks import CHECKS
+from rlref.health.findings import SEVERITIES, Finding
+from rlref.health.series import Series, UnknownError, rolling_sum
+
+PRECISION = "jax_default_matmul_precision"
+
+
+@dataclasses.dataclass(frozen=True)
+class Diagnosis:
+    """What all checks say of a run."""
+
+    findings: list[Finding]
+    """the leading one first; what follows from another stands under it"""
+    checked: list[str]
+    unchecked: dict[str, str]
+    """check -> why it could not be made"""
+
+
+def diagnose(
+    metrics: Mapping[str, np.ndarray],
+    config: Mapping[str, Any],
+    *,
+    num_updates: int = 0,
+    seeds: Sequence[int] | None = None,
+    exact: bool = True,
+    kind: str = "",
+) -> Diagnosis:
+    """Check a run, or what there is of it so far.
+
+    Args:
+      metrics: `[S, U]` each, under the names of rlref.metrics; NaN is undefined.
+      config: the settings; checks that need one which is not there are left out.
+      num_updates: how many the whole training has, if more than `U`.
+      seeds: the seeds' ids; 0 to S - 1 without.
+      exact: whether matrix products are of full precision; thresholds on rounding are wider where they are not.
+      kind: "ppo", "dqn" or "cem"; told from the metrics without.
+    """
+    m = Series(metrics, config, num_updates, exact)
+    if kind:
+        m.kind = kind
+    ids = list(range(m.shape[0])) if seeds is None else list(seeds)
+    findings, checked, unchecked = [], [], {}
+    with np.errstate(all="ignore"):
+        for one in CHECKS.values():
+            if m.kind and m.kind not in one.kinds:
+                continue
+            if (window := m.window(one.window)) > m.shape[1]:
+                unchecked[one.name] = f"{m.shape[1]} updates, of the {window} that it takes"
+                continue
+            m.read.clear()
+            try:
+                look = one.look(m)
+            except UnknownError as lacking:
+                unchecked[one.name] = str(lacking)
+                continue
+            except Exception as error:  # metrics and settings of somebody's own agent can be anything
+                unchecked[one.name] = f"metrics and settings that it can read ({in_a_line(error)})"
+                continue
+            if m.read and all(np.isnan(metrics[name]).all() for name in m.read):
+                unchecked[one.name] = "any defined value"
+                continue
+            checked.append(one.name)
+            if found := finding_of(one, m, look, window, ids):
+                findings.append(found)
+    return Diagnosis(grouped(findings, m.window(0.1)), checked, unchecked)
+
+
+def full_precision(devices: Sequence[str] | None = None, precision: str | None = None) -> bool:
+    """Whether matrix products are of full float32 precision, which by default those of GPUs and TPUs are not.
+
+    `devices` are the kinds of the devices; without them, it is told of this process.
+    """
+    if devices is None:
+        import jax
+
+        devices = [device.device_kind for device in jax.devices()]
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    return precision in ("highest", "float32") or all(device == "cpu" for device in devices)
+
+
+def in_setting(finding: Finding, setting: int) -> Finding:
+    """`finding`, and what follows from it, as one of a setting."""
+    follows = tuple(in_setting(f, setting) for f in finding.follows)
+    return dataclasses.replace(finding, setting=setting, follows=follows)
+
+
+def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int]) -> Finding | None:
+    """What a check found, over its windows; None where nothing lasts."""
+    value, limit = (np.broadcast_to(x, m.shape).astype(np.float64) for x in (look.value, look.limit))
+    defined = ~np.isnan(value)
+    bad = (value > limit) if look.above else (value < limit)
+    if not bad.any():
+        return None
+    counted = rolling_sum(defined, window)
+    enough = (counted >= max(window / 2, 1)) & (np.arange(m.shape[1]) >= window - 1)
+    lasts = enough & (rolling_sum(bad, window) >= one.share * counted - 1e-9)
+    if not (lasts & bad).any():
+        return None
+    # Every bad update of a window that is bad counts, so that the onset is where it began.
+    reach = np.flip(rolling_sum(np.flip(lasts, -1), window), -1) > 0
+    bad &= reach
+    rows, updates = np.nonzero(bad)
+    affected = np.unique(rows)
+    medians = [np.median(value[row][bad[row]]) for row in affected]
+    limits = np.median(limit[bad])
+    return Finding(
+        check=one.name,
+        severity=one.severity,
+        title=one.title,
+        meaning=one.meaning,
+        tries=one.tries,
+        source=one.source,
+        value=float(np.median(medians)),
+        threshold=float(limits),
+        what=one.what,
+        onset=int(updates.min()),
+        last=int(updates.max()),
+        seeds=() if one.across else tuple(ids[row] for row in affected),
+        num_seeds=len(ids),
+    )
+
+
+def grouped(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:
+    """Findings with what follows from them under them: the worst first, of equals that with the earlier cause.
+
+    What begins more than `slack` updates after a finding was over does not follow from it.
+    """
+    order = {name: i for i, name in enumerate(CHECKS)}
+
+    def explains(cause: Finding, other: Finding) -> bool:
+        if other.check not in CHECKS[cause.check].explains or (cause.severity == "INFO" != other.severity):
+            return False
+        if cause.check in CHECKS[other.check].explains:  # each could be the other's cause: the earlier one is
+            return (cause.onset, order[cause.check]) < (other.onset, order[other.check])
+        return True
+
+    def meet(cause: Finding, other: Finding) -> bool:
+        shared = len(set(cause.seeds) & set(other.seeds))
+        assert cause.onset is not None
+        assert cause.last is not None
+        assert other.onset is not None
+        assert other.last is not None
+        in_time = cause.onset <= other.last and other.onset <= cause.last + slack
+        return in_time and (not cause.seeds or 2 * shared >= max(len(other.seeds), 1))
+
+    left = sorted(findings, key=lambda f: order[f.check])
+    out = []
+    while left:
+        # A finding that no other explains; in a ring of findings, the first.
+        root = next((f for f in left if not any(explains(g, f) and meet(g, f) for g in left if g is not f)), left[0])
+        left.remove(root)
+        under, causes = [], [root]
+        while causes:
+            cause = causes.pop()
+            new = [f for f in left if explains(cause, f) and meet(cause, f) and meet(root, f)]
+            left = [f for f in left if f not in new]
+            under += new
+            causes += new
+        out.append(dataclasses.replace(root, follows=tuple(sorted(under, key=lambda f: order[f.check]))))
+
+    def rank(f: Finding) -> tuple[Any, ...]:
+        few = 0 < 2 * len(f.seeds) < f.num_seeds
+        return SEVERITIES.index(f.worst), SEVERITIES.index(f.severity), few, order[f.check]
+
+    return sorted(out, key=rank)

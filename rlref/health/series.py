@@ -1,0 +1,129 @@
+"""What a health check reads: metrics over updates with the training's progress, and arithmetic along a training."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+class UnknownError(Exception):
+    """A metric or a setting that a check needs and this run does not have."""
+
+
+class Series:
+    """A run's metrics `[S, U]` as float64, its settings, and where in the training each update is."""
+
+    def __init__(self, metrics: Mapping[str, np.ndarray], config: Mapping[str, Any], num_updates: int, exact: bool):
+        self.metrics, self.config, self.exact = metrics, config, exact
+        self.shape = next(iter(metrics.values())).shape
+        self.read: set[str] = set()
+        """the metrics that were looked at"""
+        self.num_updates = max(num_updates, self.shape[1])
+        self.progress = (np.arange(self.shape[1]) + 1) / self.num_updates
+        """share of the planned training that is done after each update, `[U]`"""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.metrics
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.metrics:
+            raise UnknownError(f"the metric {name}")
+        self.read.add(name)
+        return np.asarray(self.metrics[name], np.float64)
+
+    def setting(self, name: str) -> Any:
+        if name not in self.config:
+            raise UnknownError(f"the setting {name}")
+        return self.config[name]
+
+    def window(self, share: float) -> int:
+        """Updates in `share` of the training; one at least for 0, and three for anything more."""
+        return 1 if share == 0 else int(np.clip(round(share * self.num_updates), 3, 200))
+
+    def smooth(self, x: np.ndarray, share: float = 0.1) -> np.ndarray:
+        """Rolling mean over `share` of the training; NaN where less than half of the window is defined."""
+        window, finite = self.window(share), np.isfinite(x)
+        total, count = rolling_sum(np.where(finite, x, 0), window), rolling_sum(finite, window)
+        return np.where(count >= window / 2, total / np.maximum(count, 1), np.nan)
+
+    def at_start(self, x: np.ndarray) -> np.ndarray:
+        """Mean over a fiftieth of the training from where `x` is defined on; NaN if that is late. `[S, 1]`"""
+        begun = np.cumsum(np.isfinite(x), axis=1)
+        early = np.arange(self.shape[1]) < self.window(0.1)
+        return mean_where(x, early & (begun <= max(1, round(0.02 * self.num_updates))))
+
+    def before(self, x: np.ndarray, share: float) -> np.ndarray:
+        """`x` as it was `share` of the training before; NaN where that is before the start."""
+        lag = min(self.window(share), self.shape[1])
+        return np.concatenate([np.full((self.shape[0], lag), np.nan), x[:, : self.shape[1] - lag]], axis=1)
+
+    @property
+    def practised(self) -> Any:
+        """Where there have been so many gradient steps that a critic should have learned; everywhere if not known."""
+        return np.cumsum(self["gradient_steps"], axis=1) > 1000 if "gradient_steps" in self else True
+
+    @property
+    def actions(self) -> np.ndarray:
+        """The number of a Discrete space's actions, from entropy / log A. `[S, 1]`"""
+        return np.round(np.exp(self.at_start(self["entropy"]) / self.at_start(self["relative_entropy"])))
+
+    @property
+    def kl(self) -> np.ndarray:
+        """The exact KL; its estimate where a log has no other."""
+        return self["kl"] if "kl" in self else self["approx_kl"]
+
+    @property
+    def score(self) -> np.ndarray:
+        """What a seed's score is read from."""
+        return self["mean_policy_return"] if "mean_policy_return" in self else self["return_mean"]
+
+    @functools.cached_property
+    def kind(self) -> str:
+        return kind_of(self.metrics)
+
+    @functools.cached_property
+    def discrete(self) -> bool:
+        """Whether relative_entropy is a share of log A, in [0, 1] from near 1: a Box has a change in nats, from 0."""
+        return bool(np.nanmax(self.at_start(self["relative_entropy"]), initial=-np.inf) > 0.5)
+
+
+def kind_of(metrics: Mapping[str, Any]) -> str:
+    """'ppo', 'dqn', 'cem', or '' where the metrics do not tell."""
+    for kind, names in (
+        ("cem", ("elite_mean",)),
+        ("dqn", ("td_loss", "churn")),
+        ("ppo", ("clip_fraction", "approx_kl")),
+    ):
+        if any(name in metrics for name in names):
+            return kind
+    return ""
+
+
+def rolling_sum(x: np.ndarray, window: int) -> np.ndarray:
+    """Sum over each update and up to `window` - 1 before it, along the last axis."""
+    total = np.cumsum(x, axis=-1, dtype=np.float64)
+    total[..., window:] -= total[..., :-window].copy()
+    return total
+
+
+def mean_where(x: np.ndarray, where: Any) -> np.ndarray:
+    """Mean over those updates that are defined, `[S, 1]`; NaN where none is."""
+    some = np.isfinite(x) & where
+    count = some.sum(axis=1, keepdims=True)
+    return np.where(count > 0, np.where(some, x, 0).sum(axis=1, keepdims=True) / np.maximum(count, 1), np.nan)
+
+
+def spread_so_far(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """How far the largest of all maxima so far is from the smallest of all minima."""
+    return np.fmax.accumulate(high, axis=1) - np.fmin.accumulate(low, axis=1)
+
+
+def largest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The largest absolute value between a minimum and a maximum."""
+    return np.maximum(np.abs(low), np.abs(high))
+
+
+def largest_reward(m: Series) -> np.ndarray:
+    """The largest |reward| so far."""
+    return np.fmax.accumulate(largest(m["reward_min"], m["reward_max"]), axis=1)

@@ -1,0 +1,1 @@
+"""`rlref inspect`: an environment's interface, and what a random policy meets in it."""

@@ -1,0 +1,238 @@
+"""Whether an environment keeps gymnax's interface, and which part it breaks."""
+
+import re
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlref.envs.gymnax_envs import describe, imported_gymnax
+from rlref.envs.ids import make_env
+from rlref.envs.interface import check_complete
+from rlref.errors import UsageError, first_line, in_a_line, is_users
+from rlref.health import findings
+from rlref.inspection import random_policy
+from rlref.inspection.catalogue import UnusableError, found
+from rlref.inspection.inspect import Inspection
+
+
+def made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
+    try:
+        if env is None:
+            env, default = make_env(env_id)
+        else:
+            default = check_complete(env, env_id).default_params
+        return env, default if env_params is None else env_params
+    except UsageError as error:
+        if env is None and ":" not in env_id and env_id not in imported_gymnax().registered_envs:
+            raise
+        # Only what the environment's own code raised has a cause.
+        raise UnusableError("cannot_be_made" if error.__cause__ else "incomplete", first_line(error)) from error
+    except Exception as error:  # the environment's own code, here and below: anything can come
+        raise UnusableError("raises", f"default_params raises {said_by(error)}") from error
+
+
+def said_by(error: BaseException) -> str:
+    """An exception in one line, with the last line of the environment's own code that it passed through."""
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{in_a_line(error)}{where}"
+
+
+def check_interface(env: Any, params: Any, result: Inspection) -> random_policy.Subject:
+    """The environment behind one interface. Appends to the findings; raises UnusableError if nothing can be run."""
+    say = result.findings.append
+    spaces = {}
+    for name in ("observation_space", "action_space"):
+        try:
+            spaces[name] = space = getattr(env, name)(params)
+            result.statistics[name] = describe(space)
+            bounds = bounds_of(space) if hasattr(space, "low") else None
+        except Exception as error:
+            raise UnusableError("raises", f"{name} raises {said_by(error)}") from error
+        if bounds is not None and not (bounds[0] <= bounds[1]).all():  # NaN is neither
+            raise UnusableError("space_wrong", f"{name} has bounds of which the lower is not below the upper")
+        if bounds is not None and not bounds[0].size:
+            raise UnusableError("space_wrong", f"{name} has the shape {tuple(space.shape)}, with nothing in it")
+        if hasattr(space, "n") and (int(space.n) != space.n or space.n < 1):
+            raise UnusableError("space_wrong", f"{name} is Discrete({space.n}): no whole number of at least 1")
+        if not hasattr(space, "n") and not hasattr(space, "low"):
+            say(found("space_kind", f"{name} is a {type(space).__name__}"))
+    sample = _sampler(spaces["action_space"], say)
+
+    def reset(key: jax.Array) -> Any:
+        out = env.reset(key, params)
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise TypeError(f"it gives {type(out).__name__}, not (observation, state)")
+        return out
+
+    def stepped(key: jax.Array) -> Any:
+        return env.step(key, reset(key)[1], sample(key), params)
+
+    def unreset(key: jax.Array, state: Any, action: Any) -> Any:
+        # The key that gymnax's own step gives it. A step that splits otherwise is seen not to agree, and not judged.
+        return env.step_env(jax.random.split(key)[0], state, action, params)
+
+    key = jax.random.key(0)
+    obs, state = _shapes(env, "reset", reset, result)
+    try:
+        alone, state_alone, *_ = jax.eval_shape(lambda key: unreset(key, reset(key)[1], sample(key)), key)
+    except Exception:  # not every environment has one
+        alone = None
+    try:
+        out = _shapes(env, "step", stepped, result)
+    except UnusableError:
+        if alone is not None:  # gymnax's step fails where it selects between what reset and step_env give
+            _same_types(obs, state, alone, state_alone)
+        raise
+    number = len(out) if isinstance(out, tuple) else 1
+    if old := number == 5 and isinstance(out[4], Mapping):
+        say(found("old_interface", "step returns (observation, state, reward, done, info), as in gymnax 0.0.x"))
+    elif number != 6:
+        raise UnusableError("step_values", f"step returns {number} value{'s' * (number > 1)}")
+    next_obs, next_state, reward, *ends, info = out
+    for name, x in zip(("done",) if old else ("terminated", "truncated"), ends, strict=True):
+        if not hasattr(x, "dtype"):
+            raise UnusableError("ending_type", f"{name} is a {type(x).__name__}, not bool[]")
+        if x.shape != () or x.dtype != bool:
+            say(found("ending_type", f"{name} is {_type(x)}, not bool[]"))
+    if not hasattr(reward, "dtype"):
+        raise UnusableError("reward_type", f"the reward is a {type(reward).__name__}, not float32[]")
+    if reward.shape != ():
+        say(found("reward_type", f"the reward is {_type(reward)}, not float32[]"))
+    elif not jnp.issubdtype(reward.dtype, jnp.floating):
+        say(found("reward_integer", f"the reward is {_type(reward)}"))
+    _check_observation(obs, spaces["observation_space"], say)
+    has_final = isinstance(info, Mapping) and "final_observation" in info
+    if not old and not has_final:
+        say(found("no_final_observation", "step's info lacks 'final_observation'"))
+    elif not old and (wrong := _mismatch(next_obs, info["final_observation"])):
+        say(found("final_observation_type", f"final_observation is not as the observation: {wrong}"))
+        has_final = False
+    _same_types(obs, state, next_obs, next_state)
+    if any(x.size != 1 for x in (reward, *ends)) or any(f.check == "not_jittable" for f in result.findings):
+        raise UnusableError
+    try:
+        jax.eval_shape(jax.vmap(stepped), jax.random.split(key, 2))
+    except Exception as error:
+        raise UnusableError("not_vmappable", f"under vmap: {said_by(error)}") from error
+
+    def step(key: jax.Array, state: Any, action: Any) -> Any:
+        obs, state, reward, terminated, *truncated, info = env.step(key, state, action, params)
+        ends = (jnp.asarray(x, bool).reshape(()) for x in (terminated, truncated[0] if truncated else False))
+        final = info["final_observation"] if has_final else None
+        return obs, state, jnp.asarray(reward, jnp.float32).reshape(()), *ends, final
+
+    tells = alone is not None and not _mismatch(next_obs, alone)
+    return random_policy.Subject(
+        spaces["observation_space"], reset, sample, step, (lambda *a: unreset(*a)[0]) if tells else None
+    )
+
+
+def bounds_of(space: Any) -> tuple[random_policy.Array, random_policy.Array]:
+    """Of a Box, in its shape."""
+    low, high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (space.low, space.high))
+    return low, high
+
+
+def _sampler(space: Any, say: Callable[[findings.Finding], None]) -> Callable[[jax.Array], Any]:
+    if hasattr(space, "n"):
+        return lambda key: jax.random.randint(key, (), 0, space.n).astype(space.dtype)
+    if not hasattr(space, "low"):
+        if not hasattr(space, "sample"):
+            raise UnusableError
+        return space.sample
+    low, high = (x.astype(np.float32) for x in bounds_of(space))
+    bounded = (low > -1e9) & (high < 1e9)
+    if not bounded.all():
+        say(found("unbounded_actions", f"{(~bounded).sum()} of {bounded.size} action dimensions have no bounds"))
+
+    def sample(key: jax.Array) -> jax.Array:
+        x = jax.random.uniform(key, space.shape, minval=np.where(bounded, low, 0), maxval=np.where(bounded, high, 1))
+        if not bounded.all():
+            x = jnp.where(bounded, x, jnp.clip(jax.random.normal(key, space.shape), low, high))
+        return x.astype(space.dtype)
+
+    return sample
+
+
+def _shapes(env: Any, what: str, function: Callable[[jax.Array], Any], result: Inspection) -> Any:
+    """Shapes and dtypes of what `function` gives for a key; values, if it cannot be traced."""
+    key, failure = jax.random.key(0), None
+    try:
+        out = jax.eval_shape(function, key)
+    except Exception as error:
+        failure = error
+    for name, x in getattr(env, "__dict__", {}).items():
+        if _is_traced(x):
+            raise UnusableError("impure", f"{what} stores traced values in self.{name}")
+    if failure is None:
+        if _program(function, key) != _program(function, key):
+            raise UnusableError("impure", f"{what} does something else the second time")
+        return out
+    try:
+        with jax.disable_jit():
+            out = function(key)
+    except Exception as error:
+        if not isinstance(failure, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+            raise UnusableError("raises", f"{what} raises {said_by(error)}") from error
+        raise UnusableError("not_jittable", f"{what} cannot be traced: {said_by(failure)}") from error
+    if not any(f.check == "not_jittable" for f in result.findings):
+        result.findings.append(found("not_jittable", f"{what} cannot be traced: {said_by(failure)}"))
+    return jax.tree.map(lambda x: x if isinstance(x, str) else jnp.asarray(x), out)
+
+
+def _is_traced(x: Any) -> bool:
+    try:
+        return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+    except ValueError:  # a dictionary whose keys jax cannot sort
+        return False
+
+
+def _program(function: Callable[..., Any], key: jax.Array) -> Any:
+    """What tracing records, the values of constants included; without jit, whose cache would not run the code again."""
+    try:
+        with jax.disable_jit():
+            traced = jax.make_jaxpr(lambda key: function(key))(key)  # a new function, which no cache knows
+    except Exception:  # a loop that cannot do without jit: not to be judged
+        return None
+    constants = [np.asarray(x).tobytes() for x in traced.consts if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
+    return re.sub("0x[0-9a-f]+", "", str(traced)), constants  # without the addresses of functions
+
+
+def _type(x: Any) -> str:
+    return f"{x.dtype.name}{list(x.shape)}"
+
+
+def _mismatch(a: Any, b: Any) -> str:
+    """Where two trees' shapes and dtypes differ first; '' if nowhere."""
+    trees: list[Any] = [jax.tree.structure(a), jax.tree.structure(b)]
+    if trees[0] != trees[1]:
+        return f"{trees[0]} and {trees[1]}"
+    for (path, x), y in zip(jax.tree.leaves_with_path(a), jax.tree.leaves(b), strict=True):
+        if (x.shape, x.dtype) != (y.shape, y.dtype):
+            return f"{jax.tree_util.keystr(path)} {_type(x)} and {_type(y)}".strip()
+    return ""
+
+
+def _same_types(obs: Any, state: Any, next_obs: Any, next_state: Any) -> None:
+    for what, a, b in (("observation", obs, next_obs), ("state", state, next_state)):
+        if wrong := _mismatch(a, b):
+            raise UnusableError("reset_and_step_differ", f"the {what} of reset and of step: {wrong}")
+
+
+def _check_observation(obs: Any, space: Any, say: Callable[[findings.Finding], None]) -> None:
+    if not hasattr(space, "n") and not hasattr(space, "low"):
+        return
+    shape = () if hasattr(space, "n") else tuple(space.shape)
+    declared = jax.dtypes.canonicalize_dtype(space.dtype)
+    if not hasattr(obs, "shape"):
+        say(found("observation_type", f"the observation is a {type(obs).__name__}, observation_space one array"))
+    elif obs.shape != shape or (hasattr(space, "n") and not jnp.issubdtype(obs.dtype, jnp.integer)):
+        say(found("observation_type", f"the observation is {_type(obs)}, observation_space {declared}{list(shape)}"))
+    elif obs.dtype != declared:
+        say(found("observation_dtype", f"the observation is {obs.dtype}, observation_space {declared}"))

@@ -1,0 +1,1 @@
+"""Comparing runs, and pages that show them."""

@@ -1,0 +1,86 @@
+"""What a random policy reaches in an environment, and what others have published: 0 and 1 of a normalised score."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlref.envs.ids import make_env
+from rlref.errors import UsageError
+
+
+class Reference(NamedTuple):
+    """A published score."""
+
+    score: float
+    source: str
+
+
+_GYMNAX = "gymnax's README, the PPO or ES agents of gymnax-blines"
+
+# SpaceInvaders-MinAtar is not among them: what is published there (131) is of its rules before gymnax 1.0.1.
+REFERENCES: dict[str, Reference] = {
+    "Acrobot-v1": Reference(-80, _GYMNAX),
+    "Asterix-MinAtar": Reference(15, _GYMNAX),
+    "Breakout-MinAtar": Reference(28, _GYMNAX),
+    "CartPole-v1": Reference(500, _GYMNAX),
+    "Freeway-MinAtar": Reference(58, _GYMNAX),
+    "MountainCar-v0": Reference(-118, _GYMNAX),
+    "MountainCarContinuous-v0": Reference(92, _GYMNAX),
+    "Pendulum-v1": Reference(-130, _GYMNAX),
+}
+
+MAX_STEPS = 100_000  # of an episode: an environment may have no time limit
+
+
+def reference_of(env_id: str, given: Mapping[str, float] | None = None) -> Reference:
+    """The score that counts as 1 when normalised: the one `given`, else a published one.
+
+    Raises UsageError if there is neither.
+    """
+    if given and env_id in given:
+        return Reference(float(given[env_id]), "given")
+    if env_id not in REFERENCES:
+        raise UsageError(f"no reference score of {env_id} is known: give one, as --reference {env_id}=SCORE")
+    return REFERENCES[env_id]
+
+
+@functools.cache
+def random_return(env_id: str) -> float:
+    """Mean return of uniformly random actions over 500 episodes, with the environment's default parameters.
+
+    Raises UsageError if there is no such environment.
+    """
+    return float(random_returns(*make_env(env_id)).mean())
+
+
+def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequence[int] = (0,)) -> np.ndarray:
+    """Returns `[seeds, episodes]` of uniformly random actions over whole episodes.
+
+    An episode that has not ended after 100,000 steps counts with its return so far.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    space = env.action_space(env_params)
+
+    def episode(key: jax.Array) -> jax.Array:
+        key, key_reset = jax.random.split(key)
+        _, state = env.reset(key_reset, env_params)
+
+        def goes_on(carry: Any) -> jax.Array:
+            _, _, steps, _, over = carry
+            return ~over & (steps < MAX_STEPS)
+
+        def step(carry: Any) -> Any:
+            key, state, steps, total, _ = carry
+            key, key_act, key_env = jax.random.split(key, 3)
+            _, state, reward, terminated, truncated, _ = env.step(key_env, state, space.sample(key_act), env_params)
+            return key, state, steps + 1, total + reward, terminated | truncated
+
+        start = (key, state, jnp.int32(0), jnp.float32(0), jnp.bool(False))
+        return jax.lax.while_loop(goes_on, step, start)[3]
+
+    keys = jnp.concatenate([jax.random.split(jax.random.key(seed), episodes) for seed in seeds])
+    return np.asarray(jax.jit(jax.vmap(episode))(keys)).reshape(len(seeds), episodes)

@@ -1,0 +1,72 @@
+"""How many rows train at once, on how many devices: what memory allows, and what caches hold."""
+
+import math
+from typing import NamedTuple
+
+import jax
+
+from rlref.errors import UsageError
+from rlref.runs import compiling, hosts
+from rlref.runs.display import Display
+from rlref.runs.footprint import free_bytes
+from rlref.runs.job import Job
+
+MEMORY_SHARE = 0.8  # of the free memory that a group of rows may take
+# A CPU core trains its rows in blocks, as more fall out of its caches: of at most so many rows, and so many bytes.
+BLOCK_ROWS, BLOCK_BYTES = 8, 8e6
+
+
+class Plan(NamedTuple):
+    """How rows are laid out. A group is what is trained at once: `rows` of them real, `padded` to fill the devices."""
+
+    mesh: jax.sharding.Mesh
+    rows: int
+    padded: int
+
+
+def job_bytes(job: Job, saved: bool) -> int:
+    """Memory that a row takes at its peak, with the copies of its state that are made outside an update.
+
+    These are, on a CPU, what a checkpoint is written from, with `saved`; and a block of rows while it trains, which is
+    half of a device's rows at most.
+    """
+    copied = job.row.copied_bytes
+    return job.row.peak_bytes + copied * saved + copied // 2
+
+
+def rows_at_once(job: Job, rows: int) -> int:
+    """How many of its `rows` a device trains at once: a divisor that caches hold; all, if there is none worth it."""
+    if not compiling.on_cpu():
+        return rows
+    most = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES // job.row.peak_bytes)))
+    block = max(size for size in range(1, most + 1) if rows % size == 0)
+    return block if 2 * block >= most else rows
+
+
+def make_plan(
+    num_rows: int, bytes_per_row: int, memory_gb: float | None, display: Display, rows: int | None = None
+) -> Plan:
+    """Choose groups of `rows` rows, or that fit the memory, and as many devices as fill up with the least padding."""
+    if memory_gb is not None and not memory_gb > 0:
+        raise UsageError(f"memory_gb is {memory_gb}; it must be above 0")
+    if memory_gb == math.inf:
+        raise UsageError("memory_gb is inf; it must be finite")
+    budget = memory_gb * 1e9 if memory_gb is not None else MEMORY_SHARE * free_bytes()
+    # Of every process its own share; all must come to the same groups.
+    fit = jax.process_count() * int(hosts.gathered([min(int(budget // bytes_per_row), 2**31 - 1)]).min())
+    if fit < (1 if rows is None else min(rows, num_rows)):
+        what = "one seed takes" if rows is None else f"{rows} seeds, which this run trains at once, take"
+        raise UsageError(
+            f"{what} about {(rows or 1) * bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there "
+            "are; a smaller rollout, replay buffer, population or network would take less"
+        )
+    if rows is None:
+        rows = math.ceil(num_rows / math.ceil(num_rows / fit))
+    groups = math.ceil(num_rows / rows)
+    if groups > 1:
+        display.say(
+            f"{num_rows} seeds would take about {num_rows * bytes_per_row / 1e6:,.0f} MB, and {budget / 1e6:,.0f} MB "
+            f"may be used: they train in {groups} groups of at most {rows}, one after the other"
+        )
+    mesh, padded = compiling.mesh_for(rows)
+    return Plan(mesh, rows, padded)

@@ -1,0 +1,66 @@
+"""What a trained policy does: choosing actions, playing whole episodes."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+EPISODE_LIMIT = 10_000  # steps of an episode, where the environment names no limit of its own
+
+
+def choose(policy: Any, space: Any, key: jax.Array | None) -> jax.Array:
+    """An action from what the contract's `policy` gives: the likeliest without a key, a draw with one."""
+    if isinstance(policy, tuple):
+        mean, std = policy
+        action = mean if key is None else mean + std * jax.random.normal(key, mean.shape)
+        return jnp.clip(action.reshape(space.shape), space.low, space.high).astype(space.dtype)
+    return jnp.argmax(policy) if key is None else jax.random.categorical(key, jnp.log(policy))
+
+
+def modes(agent: Any, state: Any, obs: jax.Array) -> tuple[str, ...]:
+    """How an agent can act: a policy that follows from action values is greedy itself, there is nothing to sample."""
+    of_action_values = agent.value is not None and agent.value(state, obs).ndim
+    return ("greedy",) if of_action_values else ("greedy", "sampled")
+
+
+def episode_limit(env_params: Any) -> Any:
+    """Steps after which an episode that has not ended is left."""
+    limit = getattr(env_params, "max_steps_in_episode", None)
+    return EPISODE_LIMIT if limit is None else limit
+
+
+def play(
+    agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int
+) -> dict[str, tuple[jax.Array, jax.Array]]:
+    """Returns and lengths `[episodes]` of whole episodes, for each way to act that `modes` names."""
+    limit = episode_limit(env_params)
+    space = env.action_space(env_params)
+
+    def one(key: jax.Array, greedy: bool) -> tuple[jax.Array, jax.Array]:
+        key, key_reset = jax.random.split(key)
+        obs, env_state = env.reset(key_reset, env_params)
+
+        def step(carry: Any) -> Any:
+            t, _, total, obs, env_state = carry
+            key_act, key_env = jax.random.split(jax.random.fold_in(key, t))
+            action = choose(agent.policy(state, obs), space, None if greedy else key_act)
+            obs, env_state, reward, terminated, truncated, _ = env.step(key_env, env_state, action, env_params)
+            return t + 1, ~(terminated | truncated), total + reward, obs, env_state
+
+        start = (jnp.int32(0), jnp.bool(True), jnp.float32(0), obs, env_state)
+        t, _, total, _, _ = jax.lax.while_loop(lambda carry: carry[1] & (carry[0] < limit), step, start)
+        return total, t.astype(jnp.float32)
+
+    obs, _ = env.reset(key, env_params)
+    keys = jax.random.split(key, episodes)  # the same for each way: they meet the same starts
+    ways = modes(agent, state, obs)
+    return {how: jax.vmap(functools.partial(one, greedy=how == "greedy"))(keys) for how in ways}
+
+
+def evaluate(agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int) -> dict[str, jax.Array]:
+    """The metrics of an evaluation: mean return and length of `episodes` whole episodes, greedy and sampled."""
+    result: dict[str, jax.Array] = {}
+    for how, (total, length) in play(agent, state, key, env, env_params, episodes).items():
+        result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}
+    return result

@@ -1,0 +1,55 @@
+"""What it takes to run the same again: versions, devices, the state of the source; and what of it has changed."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import rlref
+
+JAX_CONFIG = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")  # change numbers
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "orbax-checkpoint", "numpy", "scipy")
+
+
+def changes(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Versions, devices and settings of jax that differ between two of what `environment` gives: other last bits."""
+    one, other = (
+        {**x["versions"], **x["jax_config"], **{name: x[name] for name in ("python", "devices", "xla_flags")}}
+        for x in (then, now)
+    )
+    return [f"{name} was {one.get(name)} and is {x}" for name, x in other.items() if one.get(name) != x]
+
+
+def environment(source: Path | None) -> dict[str, Any]:
+    """Versions, devices and the state of the source: what it takes to run the same again."""
+    import jax
+
+    versions: dict[str, str | None] = {"rlref": rlref.__version__}  # of the code that runs, not as it was installed
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "python": sys.version.split()[0],
+        "versions": versions,
+        "platform": platform.platform(),
+        "devices": [device.device_kind for device in jax.devices()],
+        "jax_config": {name: getattr(jax.config, name, None) for name in JAX_CONFIG},
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "git_commit": (git(source.parent, "rev-parse", "HEAD").strip() if source else "") or None,
+    }
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints for `folder`; '' where there is no git or no repository."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

@@ -1,0 +1,214 @@
+"""Trained seeds: acting with them, playing episodes, writing one to a file of its own, drawing it."""
+
+import contextlib
+import importlib.util
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rlref.contract import NAMES, load_agent
+from rlref.envs.params import plain_values
+from rlref.errors import UsageError, in_a_line
+from rlref.runs import checkpoint, playing
+from rlref.runs.folder import read_about
+from rlref.runs.job import Job, check_same, is_same_agent, job_of_folder, rebuilt_job
+from rlref.runs.leaves import named_leaves, with_leaves
+
+DRAWN_BY_PYGAME = ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0")
+DRAWABLE = (  # what gymnax's Visualizer knows
+    *DRAWN_BY_PYGAME,
+    "Catch-bsuite",
+    "Asterix-MinAtar",
+    "Breakout-MinAtar",
+    "Freeway-MinAtar",
+    "SpaceInvaders-MinAtar",
+    "Pong-misc",
+    "PointRobot-misc",
+    "MetaMaze-misc",
+    "FourRooms-misc",
+)
+
+
+class Trained:
+    """The rows of a job, and of each what its policy and value read: `leaves` are `[rows, ...]`, by name."""
+
+    def __init__(self, job: Job, leaves: dict[str, np.ndarray]):
+        self.job, self.leaves = job, leaves
+        self._act = jax.jit(self._choose)
+
+    def row(self, seed: int, setting: int = 0) -> int:
+        """The row of a seed. Raises UsageError if there is none, or none yet."""
+        seeds, num_settings = self.job.seeds, self.job.num_settings or 1
+        if seed not in seeds:
+            raise UsageError(f"the run has no seed {seed}; it has {seeds[0]} to {seeds[-1]}")
+        if not 0 <= setting < num_settings:
+            raise UsageError(f"the run has no setting {setting}; it has 0 to {num_settings - 1}")
+        row = setting * len(seeds) + seeds.index(seed)
+        if row >= len(next(iter(self.leaves.values()))):
+            raise UsageError("the run was interrupted before this seed began")
+        return row
+
+    def of_row(self, row: int) -> dict[str, np.ndarray]:
+        """One row's leaves."""
+        return {name: x[row] for name, x in self.leaves.items()}
+
+    def state(self, config: Any, leaves: dict[str, Any]) -> Any:
+        """A state with these leaves; the others, which acting does not read, are a fresh one's."""
+        return with_leaves(self.job.make(config).init(jax.random.key(0)), leaves)
+
+    def _choose(self, config: Any, leaves: dict[str, Any], obs: jax.Array, key: jax.Array | None) -> jax.Array:
+        policy = self.job.make(config).policy(self.state(config, leaves), obs)
+        return playing.choose(policy, self.job.env.action_space(self.job.env_params), key)
+
+    def policy(self, row: int) -> Callable[..., jax.Array]:
+        """(observation, key=None) -> action."""
+        config, leaves = self.job.config_of(row), self.of_row(row)
+        return lambda obs, key=None: self._act(config, leaves, jnp.asarray(obs), key)
+
+    def play(self, row: int, episodes: int, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Returns and lengths `[episodes]` of whole episodes on the key of `seed`: greedy, and sampled where it can."""
+        job = self.job
+
+        def run(config: Any, leaves: dict[str, Any], key: jax.Array) -> Any:
+            agent = job.make(config)
+            return playing.play(agent, self.state(config, leaves), key, job.env, job.env_params, episodes)
+
+        return jax.device_get(jax.jit(run)(job.config_of(row), self.of_row(row), jax.random.key(seed)))
+
+    def draw(self, row: int, seed: int, path: Path) -> None:
+        """Draw the first episode that `play` plays greedily on `seed`, as an animated GIF.
+
+        Raises UsageError where gymnax cannot draw the environment, or the file cannot be written.
+        """
+        job = self.job
+        name = getattr(job.env, "name", type(job.env).__name__)
+        if name not in DRAWABLE:
+            raise UsageError(f"gymnax cannot draw {name}; it draws {', '.join(DRAWABLE)}")
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from gymnax.visualize import Visualizer
+
+        if name in DRAWN_BY_PYGAME and importlib.util.find_spec("pygame") is None:
+            raise UsageError(f"drawing {name} takes pygame: pip install pygame, or rlref with its extra 'gif'")
+        if path.exists():
+            raise UsageError(f"{path} exists already and is never overwritten; give another --gif")
+        states, rewards = self._episode(row, seed)
+        try:
+            Visualizer(job.env, job.env_params, states, np.cumsum(rewards)).animate(str(path))
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+    def _episode(self, row: int, seed: int) -> tuple[list[Any], list[float]]:
+        """The states that a greedy episode goes through, and the reward of each step from there."""
+        env, env_params, act = self.job.env, self.job.env_params, self.policy(row)
+        step, limit = jax.jit(env.step), playing.episode_limit(env_params)
+        key, key_reset = jax.random.split(jax.random.split(jax.random.key(seed))[0])
+        obs, state = env.reset(key_reset, env_params)
+        states: list[Any] = []
+        rewards: list[float] = []
+        over = False
+        while not over and len(states) < limit:
+            _, key_env = jax.random.split(jax.random.fold_in(key, len(states)))
+            states.append(jax.device_get(state))
+            obs, state, reward, terminated, truncated, _ = step(key_env, state, act(obs), env_params)
+            rewards.append(float(reward))
+            over = bool(terminated | truncated)
+        return states, rewards
+
+    def export(self, row: int, path: Path) -> None:
+        """Write a row's Config and leaves as a NumPy file, which the `load` of the agent's file reads.
+
+        Its entries: `config` and `about`, JSON; an array per leaf, named as in 'state/params/params/actor_0/kernel'.
+        Raises UsageError if it exists already or cannot be written.
+        """
+        about = self.job.about
+        setting, seed = divmod(row, len(self.job.seeds))
+        settings = {name: x[setting] if name in self.job.batched else x for name, x in self.job.settings.items()}
+        entries = {f"state/{name}": x for name, x in self.of_row(row).items()}
+        words = {name: about[name] for name in ("agent", "source_sha256", "env", "env_params")}
+        words |= {"seed": self.job.seeds[seed], "env_params_values": plain_values(self.job.env_params)}
+        try:
+            with path.open("xb") as file:
+                np.savez(file, config=json.dumps(settings), about=json.dumps(words), **entries)  # type: ignore[arg-type]
+        except FileExistsError:
+            raise UsageError(f"{path} exists already and is never overwritten; give another --out") from None
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = None) -> Trained:
+    """The seeds of a run as of its newest checkpoint; `agent`, `env` and `env_params` as in `jobs.of_folder`.
+
+    Raises UsageError if the run has no checkpoint that can be trusted, or cannot be rebuilt from its folder.
+    """
+    job = job_of_folder(path, agent, env, env_params)
+    rows_per_group = read_about(path, strict=True)["rows_per_group"]
+    groups = []
+    for first in range(0, job.num_rows, rows_per_group):
+        loaded = _newest(job, path, first)
+        if loaded is None:
+            break
+        groups.append(loaded)
+    if not groups:
+        raise UsageError(f"{path} holds no checkpoint to take the parameters from")
+    return Trained(job, {name: np.concatenate([group[name] for group in groups]) for name in groups[0]})
+
+
+def of_file(path: Path, agent: Any = None, env: Any = None, env_params: Any = None) -> Trained:
+    """The seed of a file that `Trained.export` wrote.
+
+    Args:
+      path: the file.
+      agent: the agent's name or file, where it is not one of rlref's.
+      env, env_params: where they were given from Python.
+
+    Raises UsageError if it is no such file, or does not fit the agent or the environment.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened) as file:
+            arrays = dict(file)
+        config, about = json.loads(str(arrays.pop("config"))), json.loads(str(arrays.pop("about")))
+    except Exception as error:  # whatever file it may be
+        raise UsageError(f"{path} is not what `rlref export` writes ({in_a_line(error)})") from error
+    if agent is None and about["agent"] not in NAMES:
+        raise UsageError(f"{path} is of the agent {about['agent']}: give its file, as --agent ./{about['agent']}.py")
+    module = load_agent(about["agent"] if agent is None else agent)
+    if agent is None and not is_same_agent(module, about):
+        name = f"{about['agent']}.py"
+        raise UsageError(f"{path} was trained with another {name} than rlref's: give it, as --agent ./{name}")
+    job = rebuilt_job(
+        path, module, about | {"config": config, "batched": [], "seeds": [about["seed"]]}, env, env_params
+    )
+    leaves = {name.removeprefix("state/"): x for name, x in arrays.items()}
+    state = named_leaves(jax.eval_shape(job.agent.init, jax.random.key(0)))
+    for name in job.policy_leaves:
+        found = f"{leaves[name].dtype} {list(leaves[name].shape)}" if name in leaves else "not there"
+        wanted = f"{state[name].dtype} {list(state[name].shape)}"
+        if found != wanted:
+            raise UsageError(f"{path}: {name} is {found}; this agent takes {wanted}")
+    return Trained(job, {name: x[None] for name, x in leaves.items()})
+
+
+def _newest(job: Job, path: Path, first_row: int) -> dict[str, np.ndarray] | None:
+    """What acting takes of a group's rows, from its newest checkpoint that can be trusted; None without one."""
+    if not (path / "checkpoints" / f"row{first_row:06d}").is_dir():
+        return None
+    with contextlib.closing(checkpoint.Checkpoints(path, first_row, writes=False)) as checkpoints:
+        for update in checkpoints.updates():
+            try:
+                record = checkpoints.record(update)
+                check_same(job, record.about, path)
+                return checkpoints.load(record, job.policy_leaves)
+            except checkpoint.DamagedError as error:
+                warnings.warn(
+                    f"the checkpoint of {path} after update {update} is not used: {error}; resuming repairs the run",
+                    stacklevel=2,
+                )
+    return None

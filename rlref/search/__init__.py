@@ -1,0 +1,1 @@
+"""Training many variants of an agent: sweeps, ablations, baselines."""

@@ -11,13 +11,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from rlref.version import VERSION
+
 if TYPE_CHECKING:
     from rlref.runs.run import Run as Run
     from rlref.runs.run import load as load
     from rlref.runs.training import resume as resume
     from rlref.runs.training import train as train
 
-__version__ = "0.2.0"
+__version__ = VERSION
 __all__ = ["Run", "load", "resume", "train"]
 
 _HOME = {

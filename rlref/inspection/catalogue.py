@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from rlref.health import findings
+from rlref.health.findings import Finding
 
 _GYMNAX = "gymnax 1.0"
 _SCHULMAN = "Schulman 2016, Nuts and Bolts"
@@ -159,10 +159,10 @@ CHECKS = {
 """All checks: severity unless a finding says otherwise, meaning, what to try, who says so."""
 
 
-def found(check: str, title: str, severity: str = "", **measured: Any) -> findings.Finding:
+def found(check: str, title: str, severity: str = "", **measured: Any) -> Finding:
     """The finding of a check."""
     c = CHECKS[check]
-    return findings.Finding(check, severity or c.severity, title, c.meaning, c.tries, c.source, **measured)
+    return Finding(check, severity or c.severity, title, c.meaning, c.tries, c.source, **measured)
 
 
 class UnusableError(Exception):

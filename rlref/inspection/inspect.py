@@ -7,7 +7,6 @@ observations and rewards, returns and lengths of its episodes, the range of valu
 Letters: `T` steps, `N` environments side by side, `D` numbers in an observation, flattened.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,30 +17,24 @@ from scipy.signal import lfilter
 
 from rlref.envs.params import with_params
 from rlref.errors import UsageError
-from rlref.health import findings
-from rlref.inspection import random_policy
+from rlref.health.findings import SEVERITIES
 from rlref.inspection.catalogue import UnusableError, found
 from rlref.inspection.interface import check_interface, made, said_by
-from rlref.inspection.measurements import Samples, about_endings, about_observations, about_rewards, statistics_of
+from rlref.inspection.measurements import (
+    EPISODES_PER_ENV,
+    about_endings,
+    about_observations,
+    about_rewards,
+    statistics_of,
+)
+from rlref.inspection.random_policy import Collector, Subject
+from rlref.inspection.result import Inspection, Samples
 
-EPISODES_PER_ENV = 4
 MAX_STEPS = 2**18  # of all environments together
 MAX_NUMBERS = 2**30  # in all observations
 
 
 REPEATS = (1, 2, 4, 8)
-
-
-@dataclasses.dataclass
-class Inspection:
-    """What was found about an environment."""
-
-    env_id: str
-    statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """plain numbers, lists and dictionaries; those of a random policy are missing if it could not run"""
-    findings: list[findings.Finding] = dataclasses.field(default_factory=list)
-    samples: Samples | None = None
-    """None if a random policy could not run"""
 
 
 def inspect(
@@ -74,17 +67,17 @@ def inspect(
         result.findings += broken.findings
     except SystemExit as error:
         result.findings.append(found("raises", f"the environment ends the program: {said_by(error)}"))
-    result.findings.sort(key=lambda f: findings.SEVERITIES.index(f.severity))
+    result.findings.sort(key=lambda f: SEVERITIES.index(f.severity))
     return result
 
 
-def _random_policy(subject: random_policy.Subject, result: Inspection, episodes: int, gamma: float, seed: int) -> None:
+def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: float, seed: int) -> None:
     """Let a random policy play. Appends to the findings; fills in statistics and samples."""
     say, key = result.findings.append, jax.random.key(seed)
     try:
         num_envs = int(np.clip(math.ceil(episodes / EPISODES_PER_ENV), 8, 256))
         per_env = math.ceil(episodes / num_envs)
-        collector = random_policy.Collector(subject, num_envs)
+        collector = Collector(subject, num_envs)
         max_steps = min(MAX_STEPS, MAX_NUMBERS // collector.size)
         rollout = collector.collect(key, 1, per_env, max_steps)
         whole = rollout.episodes(per_env)[:episodes]

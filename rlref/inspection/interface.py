@@ -14,10 +14,10 @@ from rlref.envs.gymnax_envs import describe, imported_gymnax
 from rlref.envs.ids import make_env
 from rlref.envs.interface import check_complete
 from rlref.errors import UsageError, first_line, in_a_line, is_users
-from rlref.health import findings
-from rlref.inspection import random_policy
+from rlref.health.findings import Finding
 from rlref.inspection.catalogue import UnusableError, found
-from rlref.inspection.inspect import Inspection
+from rlref.inspection.random_policy import Array, Subject
+from rlref.inspection.result import Inspection
 
 
 def made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
@@ -43,7 +43,7 @@ def said_by(error: BaseException) -> str:
     return f"{in_a_line(error)}{where}"
 
 
-def check_interface(env: Any, params: Any, result: Inspection) -> random_policy.Subject:
+def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
     """The environment behind one interface. Appends to the findings; raises UnusableError if nothing can be run."""
     say = result.findings.append
     spaces = {}
@@ -128,18 +128,16 @@ def check_interface(env: Any, params: Any, result: Inspection) -> random_policy.
         return obs, state, jnp.asarray(reward, jnp.float32).reshape(()), *ends, final
 
     tells = alone is not None and not _mismatch(next_obs, alone)
-    return random_policy.Subject(
-        spaces["observation_space"], reset, sample, step, (lambda *a: unreset(*a)[0]) if tells else None
-    )
+    return Subject(spaces["observation_space"], reset, sample, step, (lambda *a: unreset(*a)[0]) if tells else None)
 
 
-def bounds_of(space: Any) -> tuple[random_policy.Array, random_policy.Array]:
+def bounds_of(space: Any) -> tuple[Array, Array]:
     """Of a Box, in its shape."""
     low, high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (space.low, space.high))
     return low, high
 
 
-def _sampler(space: Any, say: Callable[[findings.Finding], None]) -> Callable[[jax.Array], Any]:
+def _sampler(space: Any, say: Callable[[Finding], None]) -> Callable[[jax.Array], Any]:
     if hasattr(space, "n"):
         return lambda key: jax.random.randint(key, (), 0, space.n).astype(space.dtype)
     if not hasattr(space, "low"):
@@ -225,7 +223,7 @@ def _same_types(obs: Any, state: Any, next_obs: Any, next_state: Any) -> None:
             raise UnusableError("reset_and_step_differ", f"the {what} of reset and of step: {wrong}")
 
 
-def _check_observation(obs: Any, space: Any, say: Callable[[findings.Finding], None]) -> None:
+def _check_observation(obs: Any, space: Any, say: Callable[[Finding], None]) -> None:
     if not hasattr(space, "n") and not hasattr(space, "low"):
         return
     shape = () if hasattr(space, "n") else tuple(space.shape)

@@ -1,37 +1,22 @@
 """What a random policy's steps come to: statistics of observations, rewards and endings, and findings about them."""
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlref.health import findings
-from rlref.inspection import random_policy
+from rlref.health.findings import Finding, ranges
 from rlref.inspection.catalogue import found
-from rlref.inspection.inspect import EPISODES_PER_ENV
 from rlref.inspection.interface import bounds_of
+from rlref.inspection.random_policy import Array, Rollout
+from rlref.inspection.result import Samples
 
+EPISODES_PER_ENV = 4
 MAX_DIMENSIONS = 12  # of an observation, looked at one by one
 
 
-@dataclasses.dataclass
-class Samples:
-    """What the pictures show."""
-
-    space: Any
-    """of observations"""
-    rollout: random_policy.Rollout
-    returns: random_policy.Array
-    lengths: random_policy.Array
-    targets: random_policy.Array
-    """the discounted return from each step of each episode on"""
-    explored: dict[int, random_policy.Rollout]
-    """by how often each action is repeated"""
-
-
-def _summary(x: random_policy.Array) -> dict[str, float]:
+def _summary(x: Array) -> dict[str, float]:
     if not len(x):
         return {}
     return {"mean": float(x.mean()), "std": float(x.std()), "min": float(x.min()), "max": float(x.max())}
@@ -83,10 +68,10 @@ def statistics_of(samples: Samples, whole: Sequence[tuple[int, int, int]], gamma
     return out
 
 
-def about_endings(rollout: random_policy.Rollout, *, varied: bool, tells: bool) -> list[findings.Finding]:
+def about_endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Finding]:
     """Whether what comes after an end is a reset, and what came before is shown. `varied`: whether resets differ."""
     ended = rollout.ended
-    out: list[findings.Finding] = []
+    out: list[Finding] = []
     num_ends = int(ended.sum())
     if not num_ends:
         return out
@@ -116,7 +101,7 @@ def about_endings(rollout: random_policy.Rollout, *, varied: bool, tells: bool) 
     return out
 
 
-def about_observations(r: random_policy.Rollout, space: Any) -> list[findings.Finding]:
+def about_observations(r: Rollout, space: Any) -> list[Finding]:
     out = []
     if r.nonfinite:
         out.append(found("nonfinite", f"{r.nonfinite:,} numbers of observations are NaN or infinite"))
@@ -135,9 +120,7 @@ def about_observations(r: random_policy.Rollout, space: Any) -> list[findings.Fi
     if is_image(shape) and len(shape) == 3 and not constant.all():
         channels = constant.reshape(-1, shape[-1]).all(axis=0)
         if channels.any():
-            out.append(
-                found("constant_observation", f"channels {findings.ranges(np.flatnonzero(channels))} never change")
-            )
+            out.append(found("constant_observation", f"channels {ranges(np.flatnonzero(channels))} never change"))
     elif constant.any() and (constant.all() or not is_image(shape)):
         severity = "WARN" if constant.all() and not r.ended.all() else ""
         out.append(found("constant_observation", f"{_dimensions(constant)} never change", severity))
@@ -156,12 +139,12 @@ def about_observations(r: random_policy.Rollout, space: Any) -> list[findings.Fi
     return out
 
 
-def _dimensions(which: random_policy.Array) -> str:
-    few = f" ({findings.ranges(np.flatnonzero(which))})" if len(which) > 1 and which.sum() <= MAX_DIMENSIONS else ""
+def _dimensions(which: Array) -> str:
+    few = f" ({ranges(np.flatnonzero(which))})" if len(which) > 1 and which.sum() <= MAX_DIMENSIONS else ""
     return f"{which.sum()} of {len(which)} observation dimensions{few}"
 
 
-def about_rewards(samples: Samples, statistics: Mapping[str, Any], gamma: float) -> list[findings.Finding]:
+def about_rewards(samples: Samples, statistics: Mapping[str, Any], gamma: float) -> list[Finding]:
     r, out = samples.rollout, []
     reward, ended, returns = r.steps["reward"], r.ended, samples.returns
     if bad := int((~np.isfinite(reward)).sum()):

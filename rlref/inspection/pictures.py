@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rlref.errors import UsageError
-from rlref.inspection import random_policy
-from rlref.inspection.inspect import Inspection
-from rlref.inspection.measurements import MAX_DIMENSIONS, Samples, is_image
+from rlref.inspection.measurements import MAX_DIMENSIONS, is_image
+from rlref.inspection.random_policy import Array, Rollout
+from rlref.inspection.result import Inspection, Samples
 
 MARKED = 50  # steps of an episode that is drawn with dots
 
@@ -48,7 +48,7 @@ def shape_of(samples: Samples) -> tuple[int, ...]:
     return tuple(getattr(samples.space, "shape", samples.rollout.mean.shape))
 
 
-def _histogram(axes: Axes, x: random_policy.Array, title: str) -> None:
+def _histogram(axes: Axes, x: Array, title: str) -> None:
     """Shares of values; on a logarithmic scale if nearly all are alike."""
     x = np.asarray(x, np.float64)[np.isfinite(x)]
     values, counts = np.unique(x, return_counts=True)
@@ -73,7 +73,7 @@ def _histogram(axes: Axes, x: random_policy.Array, title: str) -> None:
     axes.set_title(title, fontsize=9)
 
 
-def _dims_shown(r: random_policy.Rollout) -> random_policy.Array:
+def _dims_shown(r: Rollout) -> Array:
     """At most a dozen: all, or those that vary most."""
     return np.sort(np.argsort(-r.std, kind="stable")[:MAX_DIMENSIONS])
 
@@ -112,7 +112,7 @@ def _histograms(samples: Samples) -> Figure:
     return figure
 
 
-def _picture(obs: random_policy.Array, shape: tuple[int, ...]) -> random_policy.Array:
+def _picture(obs: Array, shape: tuple[int, ...]) -> Array:
     """One image of an observation: its channels in different colours if they are planes of 0 and 1, else their mean."""
     image = obs.reshape(*shape[:2], -1)
     planes = image.shape[-1] > 1 and np.isin(image, (0, 1)).all()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import rlref
+from rlref.version import VERSION
 
 JAX_CONFIG = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")  # change numbers
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "orbax-checkpoint", "numpy", "scipy")
@@ -28,7 +28,7 @@ def environment(source: Path | None) -> dict[str, Any]:
     """Versions, devices and the state of the source: what it takes to run the same again."""
     import jax
 
-    versions: dict[str, str | None] = {"rlref": rlref.__version__}  # of the code that runs, not as it was installed
+    versions: dict[str, str | None] = {"rlref": VERSION}  # of the code that runs, not as it was installed
     for package in PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)

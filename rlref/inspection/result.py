@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Any
 
+from rlref.health.findings import Finding
+from rlref.inspection.random_policy import Array, Rollout
+
 
 @dataclasses.dataclass
 class Samples:

@@ -97,10 +97,8 @@ def main() -> None:
     lengths = {file: len(file.read_text().splitlines()) for file in modules_of(folder).values()}
     for room in sorted({file.parent for file in lengths}):
         longest = max((file for file in lengths if file.parent == room), key=lengths.__getitem__)
-        count = sum(file.parent == room for file in lengths)
-        print(
-            f"{room.relative_to(folder.parent)}: {count} files, the longest {longest.name} with {lengths[longest]} lines"
-        )
+        count, name = sum(file.parent == room for file in lengths), room.relative_to(folder.parent)
+        print(f"{name}: {count} files; the longest, {longest.name}, has {lengths[longest]} lines")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ import pytest
 
 from rlref import cem, dqn, ppo
 from rlref.errors import UsageError
-from rlref.reports import compare
+from rlref.reports.comparison import Comparison
 from rlref.runs.run import Run
 from rlref.search import ablate, variants
 
@@ -73,7 +73,7 @@ def test_says_which_matter(trained):
     (table,) = ablate.tables(found)
     assert [row["change"] for row in (table.rows[0], table.rows[-1])] == ["ent_coef off", "activation relu"]
     assert ablate.to_json(found)["changes"]["ent_coef off"] == {"ent_coef": 0.0}
-    assert isinstance(found.comparison, compare.Comparison)
+    assert isinstance(found.comparison, Comparison)
 
 
 def test_only_some_and_others_also(trained):

@@ -7,7 +7,8 @@ import pytest
 import rlref
 from rlref.cli import main
 from rlref.errors import Stopped
-from rlref.reports import report
+from rlref.reports import selftest
+from rlref.reports.markup import GENERATOR
 from rlref.runs.folder import Folder
 from rlref.runs.run import Run
 from rlref.search import variants
@@ -71,18 +72,16 @@ def test_selftest(two, capsys):
 
 
 def test_selftest_fails_where_the_test_errs_too_often(two, capsys, monkeypatch):
-    from rlref.reports import compare
-
-    wrong = compare.SelfTest(12, 0, 1000, 0.0, 0.12, 0.2, True, "12 % of 1,000")
-    monkeypatch.setattr(compare, "selftest", lambda run, splits: wrong)
+    wrong = selftest.SelfTest(12, 0, 1000, 0.0, 0.12, 0.2, True, "12 % of 1,000")
+    monkeypatch.setattr(selftest, "selftest", lambda run, splits: wrong)
     assert main(["compare", "a", "--selftest"]) == 1
 
 
 def test_report_of_one_and_of_several(two, capsys):
     assert main(["report", "a"]) == 0
-    assert report.GENERATOR in Path("a/report.html").read_text()
+    assert GENERATOR in Path("a/report.html").read_text()
     assert main(["report", *two, "--pictures", "plots"]) == 0
-    assert report.GENERATOR in Path("comparison.html").read_text()
+    assert GENERATOR in Path("comparison.html").read_text()
     assert any(Path("plots").glob("*.svg"))
     assert main(["report", "nowhere"]) == 2
 

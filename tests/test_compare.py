@@ -8,6 +8,9 @@ from gymnax.environments import spaces
 
 from rlref.errors import UsageError
 from rlref.reports import compare, reference
+from rlref.reports.methods import Method, read
+from rlref.reports.selftest import selftest
+from rlref.reports.tables import comparison_tables, comparison_to_json
 from rlref.runs import files
 from rlref.runs.run import Run, load
 
@@ -26,9 +29,7 @@ def run_of(scores, env_id="CartPole-v1", *, agent="ppo", seeds=None, metrics=Non
 
 def compared(*scores, **options):
     """A comparison on one environment, of methods a, b, c ..."""
-    return compare.compare(
-        [compare.Method("abcdef"[i], {"CartPole-v1": run_of(x, **options)}) for i, x in enumerate(scores)]
-    )
+    return compare.compare([Method("abcdef"[i], {"CartPole-v1": run_of(x, **options)}) for i, x in enumerate(scores)])
 
 
 def final(comparison):
@@ -67,12 +68,12 @@ def described(methods):
 
 def test_runs_on_one_environment_are_called_by_their_folders(tmp_path):
     one, other = folder_of(tmp_path / "one"), folder_of(tmp_path / "lr=.1")
-    assert described(compare.read([one, other])) == {"one": {"CartPole-v1": "ppo"}, "lr=.1": {"CartPole-v1": "ppo"}}
+    assert described(read([one, other])) == {"one": {"CartPole-v1": "ppo"}, "lr=.1": {"CartPole-v1": "ppo"}}
 
 
 def test_folders_of_one_name_are_called_by_their_paths(tmp_path):
     paths = [folder_of(tmp_path / place / "run") for place in "ab"]
-    assert list(described(compare.read(paths))) == paths
+    assert list(described(read(paths))) == paths
 
 
 def test_runs_on_several_environments_are_grouped_by_agent(tmp_path):
@@ -81,54 +82,52 @@ def test_runs_on_several_environments_are_grouped_by_agent(tmp_path):
         for agent in ("ppo", "dqn")
         for env_id in ("CartPole-v1", "Acrobot-v1")
     ]
-    assert described(compare.read(paths)) == {
-        agent: {"CartPole-v1": agent, "Acrobot-v1": agent} for agent in ("ppo", "dqn")
-    }
+    assert described(read(paths)) == {agent: {"CartPole-v1": agent, "Acrobot-v1": agent} for agent in ("ppo", "dqn")}
     with pytest.raises(UsageError, match=r"ppo has two runs on CartPole-v1: .*LABEL=PATH\[,PATH\.\.\.\]"):
-        compare.read([*paths, folder_of(tmp_path / "again")])
+        read([*paths, folder_of(tmp_path / "again")])
 
 
 def test_labels_say_what_is_one_method(tmp_path):
     a, b = folder_of(tmp_path / "a"), folder_of(tmp_path / "b", "Acrobot-v1")
     c, d = folder_of(tmp_path / "c"), folder_of(tmp_path / "d", "Acrobot-v1", "dqn")
-    methods = compare.read([f"mine={a},{b}", f"other={c},{d}"])
+    methods = read([f"mine={a},{b}", f"other={c},{d}"])
     assert described(methods) == {
         "mine": {"CartPole-v1": "ppo", "Acrobot-v1": "ppo"},
         "other": {"CartPole-v1": "ppo", "Acrobot-v1": "dqn"},
     }
     for wrong in (f"={a}", f"mine={a},"):
         with pytest.raises(UsageError, match=r"a method is PATH, or LABEL=PATH"):
-            compare.read([wrong])
+            read([wrong])
 
 
 def test_a_setting_is_chosen_by_its_number(tmp_path):
     sweep = folder_of(tmp_path / "sweep", batched=["gamma"], gamma=[0.9, 0.99, 0.999])
-    first, last = compare.read([f"{sweep}#0", f"{sweep}#2"])
+    first, last = read([f"{sweep}#0", f"{sweep}#2"])
     assert (first.label, last.label) == ("sweep#0", "sweep#2")
     run = last.runs["CartPole-v1"]
     assert (run.config["gamma"], run.batched, run.scores.tolist()) == (0.999, [], [2, 2])
     assert run.summary["iqm"] == 2
     assert compare.compare([first, last]).differing[0] == ("CartPole-v1", "gamma", ("0.9", "0.999"))
     with pytest.raises(UsageError, match="has no setting 3; it has 0 to 2"):
-        compare.read([f"{sweep}#3"])
+        read([f"{sweep}#3"])
     with pytest.raises(UsageError, match=r"several settings on CartPole-v1: choose one, as .*sweep#0"):
-        compare.compare([first, compare.Method("all", {"CartPole-v1": load(sweep)})])
+        compare.compare([first, Method("all", {"CartPole-v1": load(sweep)})])
     with pytest.raises(UsageError, match="has no setting 0; its settings are not batched"):
-        compare.read([folder_of(tmp_path / "one") + "#0"])
+        read([folder_of(tmp_path / "one") + "#0"])
 
 
 def test_what_is_no_method_is_refused():
-    one = compare.Method("a", {"CartPole-v1": run_of([1, 2])})
+    one = Method("a", {"CartPole-v1": run_of([1, 2])})
     with pytest.raises(UsageError, match="two methods at least"):
         compare.compare([one])
     with pytest.raises(UsageError, match="two methods are called a"):
         compare.compare([one, one])
     with pytest.raises(UsageError, match="a has no run on Acrobot-v1"):
-        compare.compare([one, compare.Method("b", {**one.runs, "Acrobot-v1": run_of([1, 2], "Acrobot-v1")})])
+        compare.compare([one, Method("b", {**one.runs, "Acrobot-v1": run_of([1, 2], "Acrobot-v1")})])
     unscored = run_of([1, 2])
     del unscored.metrics["return_mean"]
     with pytest.raises(UsageError, match="b has no score on CartPole-v1: its agent reports no return_mean"):
-        compare.compare([one, compare.Method("b", {"CartPole-v1": unscored})])
+        compare.compare([one, Method("b", {"CartPole-v1": unscored})])
 
 
 def test_a_clear_difference_is_found_and_said():
@@ -203,7 +202,7 @@ def test_seeds_are_paired_where_they_are_the_same_and_many():
         (run_of(SPREAD[:12], seeds=range(1, 13)), False),
         (run_of(SPREAD[:11]), False),
     ):
-        comparison = compare.compare([compare.Method("a", {"CartPole-v1": a}), compare.Method("b", {"CartPole-v1": b})])
+        comparison = compare.compare([Method("a", {"CartPole-v1": a}), Method("b", {"CartPole-v1": b})])
         assert final(comparison)[0].paired is paired
     assert not final(compared(SPREAD[:9], SPREAD[9:18]))[0].paired
     assert "with these 12 pairs of seeds" in final(compared(SPREAD[:12], SPREAD[12:24]))[0].sentence
@@ -226,9 +225,7 @@ def test_areas_are_over_the_shortest_training():
     short, long = run_of([1, 1]), run_of([0, 0])
     long.metrics["env_steps"] = long.metrics["env_steps"] * 2
     long.metrics["return_mean"] = long.metrics["env_steps"].copy()
-    comparison = compare.compare(
-        [compare.Method("a", {"CartPole-v1": short}), compare.Method("b", {"CartPole-v1": long})]
-    )
+    comparison = compare.compare([Method("a", {"CartPole-v1": short}), Method("b", {"CartPole-v1": long})])
     area = comparison.results[1].summaries[1]
     assert area.mean == pytest.approx(0.2 * 200 + 0.8 * 600)  # of 1,000 steps of 2,000
     assert comparison.warnings == ("the trainings on CartPole-v1 are of different lengths, in steps: a 1,000, b 2,000",)
@@ -250,7 +247,7 @@ def test_failed_seeds_count_as_the_worst_and_are_told():
     assert comparison.warnings == (
         "b on CartPole-v1: 2 of 4 seeds have no score, and count as the lowest of any method",
     )
-    assert compare.tables(comparison)[0].rows[1]["seeds"] == "4, 2 failed"
+    assert comparison_tables(comparison)[0].rows[1]["seeds"] == "4, 2 failed"
     with pytest.raises(UsageError, match="no seed of any method has a score"):
         compared([np.nan, np.nan], [np.nan, np.nan])
 
@@ -272,9 +269,7 @@ def test_what_speaks_against_a_comparison_is_told():
         killed.metrics[name][3] = np.nan
     diverged = run_of([1, 2, 3, 4], metrics={"nonfinite": np.ones((4, 10), np.float32)})
     diverged.metrics["mean_policy_return"] = diverged.metrics.pop("return_mean")
-    comparison = compare.compare(
-        [compare.Method("a", {"CartPole-v1": killed}), compare.Method("b", {"CartPole-v1": diverged})]
-    )
+    comparison = compare.compare([Method("a", {"CartPole-v1": killed}), Method("b", {"CartPole-v1": diverged})])
     status, left, error, kind = comparison.warnings
     assert status == "a on CartPole-v1 did not finish: it is killed"
     assert left == "a on CartPole-v1: 1 of 4 seeds were never begun, and are left out"
@@ -286,9 +281,7 @@ def test_what_speaks_against_a_comparison_is_told():
 def test_settings_that_differ_are_listed_and_counted():
     def told(**changes):
         one, other = run_of(SPREAD[:4]), run_of(SPREAD[:4], **changes)
-        comparison = compare.compare(
-            [compare.Method("a", {"CartPole-v1": one}), compare.Method("b", {"CartPole-v1": other})]
-        )
+        comparison = compare.compare([Method("a", {"CartPole-v1": one}), Method("b", {"CartPole-v1": other})])
         return comparison.differing, comparison.sentences[-1]
 
     assert told() == ((), "the runs have the same settings")
@@ -306,7 +299,7 @@ def test_settings_that_differ_are_listed_and_counted():
 
 def test_an_agent_that_was_edited_is_told(tmp_path):
     folders = [folder_of(tmp_path / name, digest=digest * 64) for name, digest in (("a", "a"), ("b", "b"))]
-    methods = compare.read(folders)
+    methods = read(folders)
     assert compare.compare(methods).differing == (("CartPole-v1", "agent's file", ("aaaaaaaa", "bbbbbbbb")),)
     methods[1].runs["CartPole-v1"].path = None  # one that was not kept does not tell its file
     assert "agent's file" not in {row.setting for row in compare.compare(methods).differing}
@@ -314,7 +307,7 @@ def test_an_agent_that_was_edited_is_told(tmp_path):
 
 def test_another_environment_of_the_same_name_is_warned_of(tmp_path):
     paths = [folder_of(tmp_path / "a"), folder_of(tmp_path / "b", limit=200)]
-    comparison = compare.compare(compare.read(paths))
+    comparison = compare.compare(read(paths))
     assert "env_params.max_steps_in_episode" in {row.setting for row in comparison.differing}
     assert "the parameters of CartPole-v1 differ: the methods had other tasks there" in comparison.warnings
 
@@ -327,7 +320,7 @@ def random_scores(monkeypatch):
 def on_two(*per_method):
     """Methods a, b, ... from pairs of scores on CartPole-v1 and Own-v0."""
     return [
-        compare.Method("abc"[i], {"CartPole-v1": run_of(x), "Own-v0": run_of(y, "Own-v0")})
+        Method("abc"[i], {"CartPole-v1": run_of(x), "Own-v0": run_of(y, "Own-v0")})
         for i, (x, y) in enumerate(per_method)
     ]
 
@@ -414,21 +407,21 @@ def test_profiles_run_from_all_seeds_to_none():
 
 
 def test_tables_are_text_in_columns():
-    tables = compare.tables(compared(SPREAD[:5], 9 + SPREAD[:5]))
+    tables = comparison_tables(compared(SPREAD[:5], 9 + SPREAD[:5]))
     assert [len(table.rows) for table in tables] == [2, 1, 2, 1]
     for table in tables:
         frame = pd.DataFrame(table.rows)
         assert all(isinstance(x, str) and x for x in frame.to_numpy().ravel())
     assert tables[1].title == "CartPole-v1: final score, against a"
     assert tables[1].rows[0]["P(better) [95 % interval]"] == "1.00 [1.00, 1.00]"
-    (_, contrast, *_) = compare.tables(compared([1], [2]))
+    (_, contrast, *_) = comparison_tables(compared([1], [2]))
     assert contrast.rows[0]["IQM difference [95 % interval]"] == "1 [undefined]"
 
 
 def test_json_holds_everything(random_scores):
     methods = on_two(([1, 2], [1, np.nan]), ([1, 2], [1, 2]))
     comparison = compare.compare(methods, {"Own-v0": 10})
-    read = json.loads(files.json_text(compare.to_json(comparison)))
+    read = json.loads(files.json_text(comparison_to_json(comparison)))
     assert read["methods"][0] == {"label": "a", "runs": {"CartPole-v1": None, "Own-v0": None}}
     assert read["sentences"] == list(comparison.sentences)
     assert read["scales"][1]["reference"] == 10
@@ -437,7 +430,7 @@ def test_json_holds_everything(random_scores):
 
 
 def test_selftest_finds_one_split_of_twenty_different():
-    found = compare.selftest(run_of(SPREAD[:32]), splits=200)
+    found = selftest(run_of(SPREAD[:32]), splits=200)
     assert found.usable
     assert (found.num_seeds, found.tied) == (32, 0)
     assert 0.02 < found.rejected < 0.085
@@ -447,17 +440,17 @@ def test_selftest_finds_one_split_of_twenty_different():
 
 
 def test_selftest_finds_a_planted_shift():
-    found = compare.selftest(run_of(SPREAD[:32]), splits=100, shift=2)
+    found = selftest(run_of(SPREAD[:32]), splits=100, shift=2)
     assert found.rejected > 0.95
     assert "moved by 2 standard deviations" in found.sentence
 
 
 def test_selftest_cannot_use_ties_or_few_seeds():
-    tied = compare.selftest(run_of([500] * 31 + [492]), splits=20)
+    tied = selftest(run_of([500] * 31 + [492]), splits=20)
     assert not tied.usable
     assert tied.sentence.endswith("31 of its 32 seeds are tied")
-    few = compare.selftest(run_of(SPREAD[:8]), splits=20)
+    few = selftest(run_of(SPREAD[:8]), splits=20)
     assert not few.usable
     assert few.sentence.endswith("4 against 4 seeds are too few")
     with pytest.raises(UsageError, match="has 3 seeds"):
-        compare.selftest(run_of(SPREAD[:3]))
+        selftest(run_of(SPREAD[:3]))

@@ -19,7 +19,19 @@ from rlref.errors import UsageError
 from rlref.health import findings
 from rlref.health.checks import CHECKS
 from rlref.health.series import Series, UnknownError
-from rlref.reports import compare, plots, report
+from rlref.reports import compare, plots, visits
+from rlref.reports.along import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along
+from rlref.reports.drawing import MARK, VARIABLES, canvas, draw_marks
+from rlref.reports.facts import provenance_html, status_of, times_html
+from rlref.reports.groups import Group, Mark
+from rlref.reports.markup import GENERATOR
+from rlref.reports.methods import Method
+from rlref.reports.report import write, write_comparison
+from rlref.reports.run_page import groups_of, page_of_run
+from rlref.reports.svg import inline
+from rlref.reports.verdicts import metric_of, plot_key
+from rlref.reports.visits import MAP_EPISODES, played, visits_of
+from rlref.reports.words import distinct, number, scores_in_words
 from rlref.runs import files
 from rlref.runs.job import Job
 from rlref.runs.leaves import named_leaves
@@ -49,7 +61,7 @@ def made(metrics=None, kind="ppo", **changed):
 
 
 def written(run, tmp_path):
-    return report.write(run, tmp_path / "report.html").read_text()
+    return write(run, tmp_path / "report.html").read_text()
 
 
 class Page(HTMLParser):
@@ -94,7 +106,7 @@ def test_page_of_a_healthy_run_holds_together_and_loads_nothing(kind, tmp_path):
     text = written(run, tmp_path)
     page = Page(text)
     assert "http" not in text
-    assert not set(re.findall("#[0-9a-f]{6}", text[text.index("</style>") :])) & set(plots.VARIABLES)
+    assert not set(re.findall("#[0-9a-f]{6}", text[text.index("</style>") :])) & set(VARIABLES)
     assert "Healthy." in page.words
     score = f"plot-{run.score}"
     assert {score, "final-scores", "plot-entropy", "spread-return", "settings"} <= set(page.ids)
@@ -118,7 +130,7 @@ def test_words_of_the_user_are_escaped(tmp_path):
     files.write_json(tmp_path / "config.json", about)
     files.write_json(tmp_path / "source" / "config.json", about)
     files.write_json(tmp_path / "environment.json", {"versions": {evil: evil}, "devices": [evil]})
-    page = Page(report.write(run).read_text())
+    page = Page(write(run).read_text())
     assert page.words.count(evil) >= 8  # title, heading, note, metric and its axis, setting, command, versions, devices
     assert f"IQM of {evil}_own" in " ".join(page.labels)
 
@@ -133,14 +145,14 @@ def test_a_finding_is_told_and_its_onset_is_marked_in_its_plot(tmp_path):
     for told in ("▲ WARN", finding.title, finding.meaning, finding.tries, finding.source, "1 of 8 seeds (3)"):
         assert told in page.words
     told = [finding, *finding.follows]
-    assert page.links.count("plot-kl") == sum(report.plot_key(f, run) == ("plot", "kl") for f in told)
+    assert page.links.count("plot-kl") == sum(plot_key(f, run) == ("plot", "kl") for f in told)
     assert f"1 {finding.title}, update 40" in " ".join(page.words.split())
 
 
 def test_a_mark_is_at_the_environment_steps_of_its_update():
-    group = plots.Group("a", made().metrics, list(range(8)))
-    picture = plots.curve("kl", [group], [plots.Mark("1", 40, "KL high")])
-    marked = [line for line in picture.figure.axes[0].lines if line.get_color() == plots.MARK]
+    group = Group("a", made().metrics, list(range(8)))
+    picture = plots.curve("kl", [group], [Mark("1", 40, "KL high")])
+    marked = [line for line in picture.figure.axes[0].lines if line.get_color() == MARK]
     assert [set(line.get_xdata()) for line in marked] == [{512 * 41}]
 
 
@@ -154,7 +166,7 @@ def test_every_check_is_marked_in_a_figure_of_what_it_reads():
                 check.look(series)
                 looked.add(check.name)
                 finding = findings.Finding(check.name, "WARN", "", "", "", "", what=check.what)
-                name = report.metric_of(finding, metrics, made(kind=kind).score)
+                name = metric_of(finding, metrics, made(kind=kind).score)
                 figure = {name, *(f"{name.rpartition('_')[0]}_{part}" for part in plots.PARTS)}
                 assert figure & series.read, (check.name, kind)
     assert len(looked) > 0.8 * len(CHECKS)
@@ -163,8 +175,8 @@ def test_every_check_is_marked_in_a_figure_of_what_it_reads():
 def test_iqm_and_interval_are_those_of_stats():
     x = np.random.default_rng(1).normal(size=(13, 6))
     x[:3, 1], x[:, 2], x[1:, 3] = np.nan, np.nan, np.nan
-    low, high = plots.interval_along(x)
-    np.testing.assert_allclose(plots.iqm_along(x), [stats.iqm(column) for column in x.T])
+    low, high = interval_along(x)
+    np.testing.assert_allclose(iqm_along(x), [stats.iqm(column) for column in x.T])
     for i, column in enumerate(x.T):
         wanted = stats.iqm_interval(column)
         np.testing.assert_allclose((low[i], high[i]), wanted, atol=0.15)
@@ -173,29 +185,29 @@ def test_iqm_and_interval_are_those_of_stats():
 def test_thin_lines_go_through_every_extreme_and_keep_gaps():
     x = np.random.default_rng(2).normal(size=(3, 1000))
     x[1, 400:500] = np.nan
-    drawn = np.take_along_axis(x, plots.extremes(x), axis=1)
+    drawn = np.take_along_axis(x, extremes(x), axis=1)
     np.testing.assert_array_equal(np.nanmax(drawn, axis=1), np.nanmax(x, axis=1))
     np.testing.assert_array_equal(np.nanmin(drawn, axis=1), np.nanmin(x, axis=1))
     assert np.isnan(drawn[1, 80:100]).all()
     assert np.isfinite(np.delete(drawn[1], range(80, 100))).all()
-    assert (np.diff(plots.extremes(x), axis=1) >= 0).all()
+    assert (np.diff(extremes(x), axis=1) >= 0).all()
 
 
 def test_a_spike_between_the_drawn_updates_is_seen():
     x = np.zeros((3, 1000))
     x[1, 503] = 9.0  # the IQM does not see it, nor is it at one of the updates at which that is drawn
-    group = plots.Group("a", {"env_steps": np.tile(np.arange(1000.0), (3, 1)), "kl": x}, [0, 1, 2])
+    group = Group("a", {"env_steps": np.tile(np.arange(1000.0), (3, 1)), "kl": x}, [0, 1, 2])
     thin, thick = plots.curve("kl", [group]).figure.axes[0].lines
     assert thin.get_xdata()[np.nanargmax(thin.get_ydata())] == 503
     assert np.nanmax(thin.get_ydata()) == 9
-    assert len(thick.get_xdata()) == plots.POINTS
+    assert len(thick.get_xdata()) == POINTS
 
 
 def test_an_evaluation_is_drawn_where_it_was_made():
     x = np.full((2, 100), np.nan)
     x[:, 9::10] = 1.0
-    assert plots.drawn_updates(x).tolist() == list(range(9, 100, 10))
-    assert len(plots.drawn_updates(np.ones((2, 1000)))) == plots.POINTS
+    assert drawn_updates(x).tolist() == list(range(9, 100, 10))
+    assert len(drawn_updates(np.ones((2, 1000)))) == POINTS
 
 
 def cut(metrics, seeds=8, updates=100):
@@ -254,11 +266,11 @@ def batched(scores):
 
 def test_settings_without_a_score_are_not_chosen_to_be_drawn():
     run = batched([np.nan, *range(18), np.nan])
-    groups, said = report.groups_of(run)
+    groups, said = groups_of(run)
     assert [g.scores[0] for g in groups] == [0, 3, 6, 8, 11, 14, 17]
     assert "7 of 20 settings, evenly from the worst to the best; 2 without a score are left out." in said
-    assert plots.evenly(np.array([np.nan, 1.0, np.inf, 0.0]), 2).tolist() == [1, 3]
-    assert plots.evenly(np.full(9, np.nan), 2).tolist() == [0, 8]
+    assert evenly(np.array([np.nan, 1.0, np.inf, 0.0]), 2).tolist() == [1, 3]
+    assert evenly(np.full(9, np.nan), 2).tolist() == [0, 8]
 
 
 def test_one_setting_of_several_is_played_as_that_one(tmp_path, monkeypatch):
@@ -269,11 +281,11 @@ def test_one_setting_of_several_is_played_as_that_one(tmp_path, monkeypatch):
     job = types.SimpleNamespace(env=types.SimpleNamespace(observation_space=lambda _: space), env_params=None)
     one.trained = types.SimpleNamespace(row=lambda seed, setting: (seed, setting))
     rows = []
-    monkeypatch.setattr(report, "played", lambda _, row, seed: rows.append(row) or (np.ones((3, 2)), None, ""))
-    assert "setting 2, seed 3, the median one" in report.visits_of(one, job)[0]
+    monkeypatch.setattr(visits, "played", lambda _, row, seed: rows.append(row) or (np.ones((3, 2)), None, ""))
+    assert "setting 2, seed 3, the median one" in visits_of(one, job)[0]
     assert rows == [(3, 2)]
     one.trained = None
-    out = report.write(one)
+    out = write(one)
     assert out == tmp_path / "report-setting-2.html"
     page = Page(out.read_text())
     assert f"setting 2 of the run in {tmp_path}" in page.words
@@ -294,36 +306,36 @@ def finding_of(what):
 )
 def test_a_finding_is_marked_where_its_metric_is_drawn(name, key):
     run = made({"target_step": healthy("ppo")[0]["kl"]})
-    assert report.plot_key(finding_of(name), run) == key
+    assert plot_key(finding_of(name), run) == key
 
 
 def test_figures_of_metrics_with_names_like_others_are_told_apart(tmp_path):
     x = healthy("ppo")[0]["kl"] * np.arange(100)
     names = ("scores", "loss", "loss_mean", "loss_std", "loss_min", "loss_max", "final-scores", "spread-loss")
     run = made(dict.fromkeys(names, x))
-    _, body, pictures = report.of_run(run)
+    _, body, pictures = page_of_run(run)
     assert {"plot-loss", "spread-loss", "plot-scores", "final-scores"} <= set(Page(body).ids)
     assert len({p.name for p in pictures}) == len(pictures)
 
 
 def test_folders_whose_names_are_no_unicode(tmp_path):
     evil = "a\udcff"
-    out = report.write(made(agent=evil), tmp_path / "report.html")
+    out = write(made(agent=evil), tmp_path / "report.html")
     assert "a\\udcff" in out.read_text()
-    methods = [compare.Method(label, m.runs) for label, m in zip((evil, "b\udcff"), two(), strict=True)]
-    out = report.write_comparison(methods, tmp_path / "both.html", tmp_path / "pictures")
+    methods = [Method(label, m.runs) for label, m in zip((evil, "b\udcff"), two(), strict=True)]
+    out = write_comparison(methods, tmp_path / "both.html", tmp_path / "pictures")
     assert ">a\\udcff</text>" in out.read_text()
 
 
 def test_the_page_is_written_before_its_pictures(tmp_path):
     (tmp_path / "pictures").write_text("no folder")
     with pytest.raises(UsageError, match="pictures cannot be written"):
-        report.write(made(), tmp_path / "report.html", tmp_path / "pictures")
+        write(made(), tmp_path / "report.html", tmp_path / "pictures")
     assert (tmp_path / "report.html").exists()
 
 
 def scored(scores, label="a", metric="return_mean"):
-    return plots.Group(label, {metric: np.float64(scores)[:, None]}, list(range(len(scores))))
+    return Group(label, {metric: np.float64(scores)[:, None]}, list(range(len(scores))))
 
 
 @pytest.mark.parametrize(
@@ -336,16 +348,16 @@ def scored(scores, label="a", metric="return_mean"):
     ],
 )
 def test_worst_seeds_are_below_the_best(scores, told):
-    assert plots.scores_in_words(scored(scores), "") == told
+    assert scores_in_words(scored(scores), "") == told
 
 
 def test_zero_has_no_sign():
-    assert plots.number(-0.0) == "0"
+    assert number(-0.0) == "0"
 
 
 @pytest.mark.parametrize("wanted", [["dqn"], ["cem"], ["ppo"], ["ppo", "cem"], ["dqn", "cem"], ["ppo", "dqn", "cem"]])
 def test_a_metric_is_defined_for_the_agents_that_are_drawn(wanted):
-    groups = [plots.Group(kind, healthy(kind)[0], list(range(8))) for kind in wanted]
+    groups = [Group(kind, healthy(kind)[0], list(range(8))) for kind in wanted]
     words = plots.curve("entropy", groups).caption
     assert [kind for kind in ("dqn", "cem") if f"; {kind.upper()}: " in words] == [k for k in wanted if k != "ppo"]
 
@@ -366,36 +378,36 @@ def test_labels_of_final_scores_are_whole_or_told_apart_and_do_not_overlap():
     boxes = [label.get_window_extent() for label in labels]
     assert all(high.y0 > low.y1 for high, low in itertools.pairwise(boxes))
     assert all(box.x0 >= 0 for box in boxes)
-    assert plots.distinct(names[:3], 24) == [*names[:2], "a-long-name…and-its-end"]
+    assert distinct(names[:3], 24) == [*names[:2], "a-long-name…and-its-end"]
 
 
 def test_marks_at_one_place_are_counted():
-    axes = plots.canvas()[1]
+    axes = canvas()[1]
     axes.set_xlim(0, 100)
     at = {10: ["1", "1.4", "1.5", "1.6"], 90: ["2", "2.1", "2.2", "2.3", "2.4"]}
-    marks = [plots.Mark(n, update, "") for update, numbers in at.items() for n in numbers]
-    plots.draw_marks(axes, marks, np.arange(100.0))
+    marks = [Mark(n, update, "") for update, numbers in at.items() for n in numbers]
+    draw_marks(axes, marks, np.arange(100.0))
     assert [text.get_text() for text in axes.texts] == ["1, 1.4, 1.5, 1.6", "2 and 4 more"]
 
 
 def test_a_killed_run_whose_lock_is_held_is_being_trained(tmp_path):
     run = made(path=tmp_path)
     run.summary["status"] = "killed"
-    assert report.status_of(run) == "killed"
+    assert status_of(run) == "killed"
     with (tmp_path / "lock").open("w") as lock:
-        assert report.status_of(run) == "killed"
+        assert status_of(run) == "killed"
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert report.status_of(run) == "being trained"
-    assert report.status_of(run) == "killed"
+        assert status_of(run) == "being trained"
+    assert status_of(run) == "killed"
 
 
 def test_an_interrupted_run_and_its_settings_say_so():
     run = made(summary={"status": "interrupted", "stopped_by": "SIGINT"})
-    assert report.status_of(run) == "interrupted by SIGINT"
+    assert status_of(run) == "interrupted by SIGINT"
     run.summary.pop("stopped_by")  # as of one of several settings
-    assert report.status_of(run) == "interrupted"
+    assert status_of(run) == "interrupted"
     run.summary |= {"status": "finished", "stopped_by": "SIGINT"}
-    assert report.status_of(run) == "finished"
+    assert status_of(run) == "finished"
 
 
 def test_time_of_a_resumed_run_is_said_to_be_of_its_last_part(tmp_path):
@@ -405,13 +417,13 @@ def test_time_of_a_resumed_run_is_said_to_be_of_its_last_part(tmp_path):
     files.write_json(tmp_path / "config.json", about)
     files.write_json(tmp_path / "source" / "config.json", about)
     files.write_json(tmp_path / "environment.json", {})
-    assert "3.0 s in all" in report.provenance(run)
+    assert "3.0 s in all" in provenance_html(run)
     files.write_json(tmp_path / "environment.json", {"resumed": [{"date": "today"}]})
-    assert "3.0 s since it was last resumed" in report.provenance(run)
+    assert "3.0 s since it was last resumed" in provenance_html(run)
 
 
 def test_figures_are_written_as_files(tmp_path):
-    report.write(made(), tmp_path / "a.html", tmp_path / "pictures")
+    write(made(), tmp_path / "a.html", tmp_path / "pictures")
     files = {file.name for file in (tmp_path / "pictures").iterdir()}
     assert {"plot-return_mean.png", "plot-return_mean.svg", "final-scores.png"} <= files
     assert (tmp_path / "pictures" / "plot-kl.svg").read_text().startswith("<?xml")
@@ -420,24 +432,24 @@ def test_figures_are_written_as_files(tmp_path):
 
 def test_only_a_report_is_overwritten(tmp_path):
     out = tmp_path / "report.html"
-    report.write(made(), out)
-    report.write(made(), out)
+    write(made(), out)
+    write(made(), out)
     out.write_text("<html>thesis</html>")
     with pytest.raises(UsageError, match="no report"):
-        report.write(made(), out)
+        write(made(), out)
     assert out.read_text() == "<html>thesis</html>"
-    out.write_text(f"<!doctype html><html><head><title>thesis</title>{report.GENERATOR}")
+    out.write_text(f"<!doctype html><html><head><title>thesis</title>{GENERATOR}")
     with pytest.raises(UsageError, match="no report"):
-        report.write(made(), out)
+        write(made(), out)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="no regular file"):
-        report.write(made(), tmp_path / "pipe")
+        write(made(), tmp_path / "pipe")
     with pytest.raises(UsageError, match="is a folder"):
-        report.write(made(), tmp_path)
+        write(made(), tmp_path)
     with pytest.raises(UsageError, match="no folder"):
-        report.write(made(), tmp_path / "missing" / "report.html")
+        write(made(), tmp_path / "missing" / "report.html")
     with pytest.raises(UsageError, match="not kept"):
-        report.write(made())
+        write(made())
 
 
 def test_settings_that_are_not_the_defaults_come_first(tmp_path):
@@ -464,8 +476,8 @@ def with_policy(module, **settings):
 
 def test_maps_show_where_the_policy_goes_and_its_values(tmp_path):
     run = with_policy(ppo)
-    obs, value, name = report.played(run.trained, 0, 4)
-    wanted = np.tile([[0.1 * t, 1 - 0.05 * t] for t in range(7)], (report.MAP_EPISODES, 1))  # it ends after step 7
+    obs, value, name = played(run.trained, 0, 4)
+    wanted = np.tile([[0.1 * t, 1 - 0.05 * t] for t in range(7)], (MAP_EPISODES, 1))  # it ends after step 7
     np.testing.assert_allclose(obs, wanted, atol=1e-6)
     agent = run.trained.job.agent
     state = agent.init(jax.random.key(4))
@@ -489,7 +501,7 @@ def test_maps_of_few_dimensions(dims, discrete, figures):
     pictures = plots.maps(visits)
     assert len(pictures) == figures
     for picture in pictures:
-        Page(plots.inline(picture))
+        Page(inline(picture))
 
 
 def test_a_run_that_cannot_be_rebuilt_gets_a_sentence(tmp_path):
@@ -500,21 +512,21 @@ def test_a_run_that_cannot_be_rebuilt_gets_a_sentence(tmp_path):
 
 def test_time_is_shown_by_what_it_was_spent_on():
     run = made(summary={"seconds": {"compiling": 1.0, "training": 3.0}, "compile_seconds": 7.0})
-    text = report.times_html(run)
+    text = times_html(run)
     assert "training</td><td>3.0 s</td><td>75%<" in text
     assert "7.0" not in text
-    assert "compiling</td><td>7.0 s" in report.times_html(made(summary={"compile_seconds": 7.0, "train_seconds": 1.0}))
-    assert "not known" in report.times_html(made())
+    assert "compiling</td><td>7.0 s" in times_html(made(summary={"compile_seconds": 7.0, "train_seconds": 1.0}))
+    assert "not known" in times_html(made())
 
 
 def two(**changed):
     better = made({"return_mean": healthy("ppo")[0]["return_mean"] + np.arange(8)[:, None] + 50})
-    return [compare.Method("plain", {"A": made(**changed)}), compare.Method("better_", {"A": better})]
+    return [Method("plain", {"A": made(**changed)}), Method("better_", {"A": better})]
 
 
 def test_several_runs_are_drawn_and_compared(tmp_path):
     methods = two()
-    page = Page(report.write_comparison(methods, tmp_path / "both.html").read_text())
+    page = Page(write_comparison(methods, tmp_path / "both.html").read_text())
     for sentence in compare.compare(methods).sentences:
         assert sentence in page.words
     assert {"profile-A", "plot-return_mean", "final-scores", "spread-target"} <= set(page.ids)
@@ -526,8 +538,8 @@ def test_several_runs_are_drawn_and_compared(tmp_path):
 def test_sentences_come_first_and_long_tables_after_the_figures(tmp_path):
     first, second = two()
     first.runs["A"].config["gamma"] = 0.5
-    for methods in ([first, second], [first, second, compare.Method("third", second.runs)]):
-        text = report.write_comparison(methods, tmp_path / "all.html").read_text()
+    for methods in ([first, second], [first, second, Method("third", second.runs)]):
+        text = write_comparison(methods, tmp_path / "all.html").read_text()
         figures = text.index('id="environment-0"')
         assert text.index(compare.compare(methods).sentences[0]) < text.index("<figure") < figures
         assert (text.index("P(better)") < figures) == (len(methods) == 2)
@@ -537,7 +549,7 @@ def test_sentences_come_first_and_long_tables_after_the_figures(tmp_path):
 
 
 def test_runs_are_told_apart_without_colour():
-    groups = [plots.Group(m.label, m.runs["A"].metrics, m.runs["A"].seeds) for m in two()]
+    groups = [Group(m.label, m.runs["A"].metrics, m.runs["A"].seeds) for m in two()]
     lines = plots.curve("return_mean", groups).figure.axes[0].lines
     assert len({line.get_linestyle() for line in lines}) == 2
     assert [text.get_text() for text in plots.curve("kl", groups).figure.legends[0].texts] == [
@@ -548,15 +560,15 @@ def test_runs_are_told_apart_without_colour():
 
 def test_labels_may_hold_any_letters(tmp_path):
     first, second = two()
-    named = [compare.Method(r"実験 $x$ \1", first.runs), compare.Method("_ü", second.runs)]
-    text = report.write_comparison(named, tmp_path / "both.html").read_text()
+    named = [Method(r"実験 $x$ \1", first.runs), Method("_ü", second.runs)]
+    text = write_comparison(named, tmp_path / "both.html").read_text()
     assert text.count(r">実験 $x$ \1</text>") == text.count(">_ü</text>") > 3
 
 
 def test_runs_that_cannot_be_compared_are_drawn_and_told_why(tmp_path):
     first, second = two()
-    apart = [first, compare.Method("elsewhere", {"B": second.runs["A"]})]
-    page = Page(report.write_comparison(apart, tmp_path / "both.html").read_text())
+    apart = [first, Method("elsewhere", {"B": second.runs["A"]})]
+    page = Page(write_comparison(apart, tmp_path / "both.html").read_text())
     assert "They are not compared: plain has no run on B" in page.words
     assert {"environment-0-plot-return_mean", "environment-1-plot-return_mean"} <= set(page.ids)
 
@@ -565,4 +577,4 @@ def test_a_run_with_batched_settings_is_compared_by_one_of_them(tmp_path):
     methods = two()
     methods[0].runs["A"].batched = ["learning_rate"]
     with pytest.raises(UsageError, match="#0"):
-        report.write_comparison(methods, tmp_path / "both.html")
+        write_comparison(methods, tmp_path / "both.html")

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     """`rlref baselines ENV`."""
     from rlref.envs.ids import make_env
     from rlref.envs.params import with_params
-    from rlref.reports import compare
+    from rlref.reports.tables import comparison_to_json
     from rlref.runs import files
     from rlref.runs.folder import new_folder
     from rlref.search import baselines
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.json:
         value = {"folder": str(folder), "unfit": found.unfit, "verdict": found.verdict}
-        print(files.json_text(value | {"comparison": compare.to_json(found.comparison)}))
+        print(files.json_text(value | {"comparison": comparison_to_json(found.comparison)}))
         return 0
     console = plain_console()
     print_tables(console, [baselines.table(found)])

@@ -28,17 +28,19 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """`rlref compare A B...`, `rlref compare RUN --selftest`."""
     from rlref.reports import compare
+    from rlref.reports.methods import read
+    from rlref.reports.tables import comparison_tables, comparison_to_json
     from rlref.runs import files
 
-    methods = compare.read(options.method)
+    methods = read(options.method)
     if options.selftest:
         return selftest(options, methods)
     comparison = compare.compare(methods, references(options.reference))
     if options.json:
-        print(files.json_text(compare.to_json(comparison)))
+        print(files.json_text(comparison_to_json(comparison)))
         return 0
     console = plain_console()
-    print_tables(console, compare.tables(comparison))
+    print_tables(console, comparison_tables(comparison))
     print_warnings(console, comparison.warnings)
     for text in comparison.sentences:
         console.print(text, style="bold")
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
 def selftest(options: argparse.Namespace, methods: Sequence[Any]) -> int:
     """`rlref compare RUN --selftest`; the exit code is 1 if the comparison errs too often, or hardly ever."""
-    from rlref.reports import compare
+    from rlref.reports.selftest import selftest
     from rlref.runs import files
 
     if len(methods) != 1 or len(methods[0].runs) != 1:
@@ -55,7 +57,7 @@ def selftest(options: argparse.Namespace, methods: Sequence[Any]) -> int:
     if options.splits < 1:
         raise UsageError(f"--splits is {options.splits}; it must be at least 1")
     (run,) = methods[0].runs.values()
-    found = compare.selftest(run, options.splits)
+    found = selftest(run, options.splits)
     print(files.json_text(dataclasses.asdict(found)) if options.json else found.sentence)
     return int(found.usable and options.splits >= 1000 and not 0.03 <= found.rejected <= 0.07)
 

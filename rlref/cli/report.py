@@ -24,14 +24,15 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """`rlref report RUN...`."""
-    from rlref.reports import compare, report
+    from rlref.reports.methods import read
+    from rlref.reports.report import write, write_comparison
 
-    methods = compare.read(options.run)
+    methods = read(options.run)
     if len(methods) == 1 and len(methods[0].runs) == 1:
         (run,) = methods[0].runs.values()
-        written = report.write(run, options.out, options.pictures)
+        written = write(run, options.out, options.pictures)
     else:
         out = options.out or Path("comparison.html")
-        written = report.write_comparison(methods, out, options.pictures, references(options.reference))
+        written = write_comparison(methods, out, options.pictures, references(options.reference))
     print(f"written to {written}" + (f", its plots to {options.pictures}" if options.pictures else ""))
     return 0

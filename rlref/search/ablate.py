@@ -19,6 +19,9 @@ from rlref.contract import load_agent, name_of
 from rlref.envs.ids import resolved
 from rlref.errors import UsageError, nearest
 from rlref.reports import compare
+from rlref.reports.comparison import Comparison
+from rlref.reports.methods import Method
+from rlref.reports.tables import Table, comparison_to_json
 from rlref.runs.display import Display
 from rlref.runs.job import agent_of
 from rlref.search import space, variants
@@ -70,7 +73,7 @@ class Ablation:
     """what each variant changes, by its label"""
     not_tried: dict[str, str]
     """options that cannot be switched here, and why"""
-    comparison: compare.Comparison
+    comparison: Comparison
     """of every variant with the settings as given"""
 
     def those(self, *verdicts: str) -> list[str]:
@@ -136,7 +139,7 @@ def ablate(
         memory_gb=memory_gb,
         display=display,
     )
-    methods = [compare.Method(label, {config.env_id: run}) for label, run in runs.items()]
+    methods = [Method(label, {config.env_id: run}) for label, run in runs.items()]
     name = name_of(module)
     return Ablation(name, config.env_id, chosen, not_tried, compare.compare(methods))
 
@@ -162,7 +165,7 @@ def switched(module: ModuleType, config: Any) -> dict[str, dict[str, Changes]]:
     return found
 
 
-def tables(found: Ablation) -> list[compare.Table]:
+def tables(found: Ablation) -> list[Table]:
     """Every variant against the settings as given, the one that costs most first."""
     result = found.comparison.results[0]
     summaries = {summary.method: summary for summary in result.summaries}
@@ -183,7 +186,7 @@ def tables(found: Ablation) -> list[compare.Table]:
     title = (
         f"As given: IQM {given.iqm:.4g} [{given.low:.4g}, {given.high:.4g}], worst {given.min:.4g}; each change alone:"
     )
-    return [compare.Table(title, rows)]
+    return [Table(title, rows)]
 
 
 def sentences(found: Ablation) -> list[str]:
@@ -197,4 +200,4 @@ def sentences(found: Ablation) -> list[str]:
 def to_json(found: Ablation) -> dict[str, Any]:
     """What came of it, as plain dictionaries and lists."""
     value = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
-    return value | {"comparison": compare.to_json(found.comparison)}
+    return value | {"comparison": comparison_to_json(found.comparison)}

@@ -18,6 +18,9 @@ from rlref.envs.ids import resolved
 from rlref.envs.interface import check_interface
 from rlref.errors import UsageError
 from rlref.reports import compare, reference
+from rlref.reports.comparison import Comparison
+from rlref.reports.methods import Method
+from rlref.reports.tables import Table
 from rlref.runs.display import Display, Silent
 from rlref.runs.job import agent_of
 from rlref.runs.run import Run
@@ -36,7 +39,7 @@ class Baselines:
     """by agent, the random policy first"""
     unfit: dict[str, str]
     """agents that cannot be trained there, and why"""
-    comparison: compare.Comparison
+    comparison: Comparison
     """of every agent with the random policy"""
 
     @property
@@ -122,7 +125,7 @@ def baselines(
         trained[name] = within(run, total_timesteps)
     if len(trained) == 1:
         raise UsageError(f"no agent can be trained: {'; '.join(f'{name}: {why}' for name, why in unfit.items())}")
-    methods = [compare.Method(name, {env_id: run}) for name, run in trained.items()]
+    methods = [Method(name, {env_id: run}) for name, run in trained.items()]
     return Baselines(env_id, trained, unfit, compare.compare(methods))
 
 
@@ -143,7 +146,7 @@ def random_run(env_id: str, env: Any, env_params: Any, seeds: range, total_times
     return Run("random", {"env_id": env_id}, list(seeds), metrics, {"status": "finished"}, num_updates=2)
 
 
-def table(found: Baselines) -> compare.Table:
+def table(found: Baselines) -> Table:
     """Every agent in one table, against the random policy."""
     result = found.comparison.results[0]
     contrasts = {c.method: c for c in result.contrasts}
@@ -163,4 +166,4 @@ def table(found: Baselines) -> compare.Table:
                 "than random": "" if c is None else c.verdict,
             }
         )
-    return compare.Table(f"{found.env_id}, {result.summaries[0].num_seeds} seeds each, default settings", rows)
+    return Table(f"{found.env_id}, {result.summaries[0].num_seeds} seeds each, default settings", rows)

@@ -24,6 +24,9 @@ from rlref.contract import load_agent, name_of
 from rlref.envs.ids import resolved
 from rlref.errors import UsageError
 from rlref.reports import compare, reference
+from rlref.reports.comparison import Comparison
+from rlref.reports.methods import Method
+from rlref.reports.tables import Table, comparison_tables, comparison_to_json
 from rlref.runs import files
 from rlref.runs.display import Display
 from rlref.runs.run import Run
@@ -90,7 +93,7 @@ class Sweep:
     regression: importance.Regression | None
     ped_anova: dict[str, float] | None
     """where optuna is installed"""
-    confirmed: compare.Comparison | None
+    confirmed: Comparison | None
     """the best against the settings the search began from, on fresh seeds"""
     neighbours: tuple[Neighbour, ...]
 
@@ -183,7 +186,7 @@ def sweep(
     )
     trials = judged(drawn, list(search.values()))
     scores = np.array([trial.scores for trial in sorted(trials, key=lambda t: t.number)])
-    confirmed: compare.Comparison | None = None
+    confirmed: Comparison | None = None
     neighbours: tuple[Neighbour, ...] = ()
     if confirm_seeds:
         moves = moved(space, trials[0].settings)
@@ -196,7 +199,7 @@ def sweep(
         )
         given, best = again.pop("as given"), again.pop("best")
         labelled = {"as given": given, "best": best}
-        confirmed = compare.compare([compare.Method(label, {config.env_id: run}) for label, run in labelled.items()])
+        confirmed = compare.compare([Method(label, {config.env_id: run}) for label, run in labelled.items()])
         random = float(reference.random_returns(made, params).mean())
         neighbours = judged_neighbours(best, dict(zip(moves, again.values(), strict=True)), random, config.env_id)
     found = Sweep(
@@ -277,7 +280,7 @@ def judged_neighbours(
     if not neighbours:
         return ()
     labelled = {"best": best, **{f"{name} {value:g}": run for (name, value), run in neighbours.items()}}
-    result = compare.compare([compare.Method(label, {env_id: run}) for label, run in labelled.items()]).results[0]
+    result = compare.compare([Method(label, {env_id: run}) for label, run in labelled.items()]).results[0]
     first, *others = result.summaries
     gained = first.iqm - random if first.low > random else float("nan")
     out = []
@@ -302,7 +305,7 @@ def write(found: Sweep, places: Mapping[str, Array], scores: Array, folder: Path
         files.write(folder / "settings.png", lambda file: figure(found, places, scores).savefig(file, dpi=110))
 
 
-def tables(found: Sweep) -> list[compare.Table]:
+def tables(found: Sweep) -> list[Table]:
     """What a search found, for reading."""
     regression = found.regression
     rows = []
@@ -344,12 +347,12 @@ def tables(found: Sweep) -> list[compare.Table]:
     chosen, reported = (f"{part[0]} to {part[-1]}" for part in (found.seeds[:half], found.seeds[half:]))
     seeds = f"chosen by seeds {chosen}, reported by {reported}"
     out = [
-        compare.Table("Settings: how much of the score's variance each accounts for", rows),
-        compare.Table(f"The best of {len(found.trials)}, {seeds}", best),
+        Table("Settings: how much of the score's variance each accounts for", rows),
+        Table(f"The best of {len(found.trials)}, {seeds}", best),
     ]
     if found.confirmed:
-        out += [table for table in compare.tables(found.confirmed) if "Settings" not in table.title]
-        out.append(compare.Table("The best with one setting moved by a tenth of its range", moves))
+        out += [table for table in comparison_tables(found.confirmed) if "Settings" not in table.title]
+        out.append(Table("The best with one setting moved by a tenth of its range", moves))
     return out
 
 
@@ -390,7 +393,7 @@ def to_json(found: Sweep) -> dict[str, Any]:
         "explained": regression.explained,
         "luck": regression.luck,
     }
-    value["confirmed"] = found.confirmed and compare.to_json(found.confirmed)
+    value["confirmed"] = found.confirmed and comparison_to_json(found.confirmed)
     return value | {"verdict": found.verdict}
 
 

@@ -1,0 +1,109 @@
+"""Where a trained seed goes, and what it expects there: played for the maps of a page."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlref import stats
+from rlref.reports import plots
+from rlref.reports.facts import setting_name, setting_of
+from rlref.runs.run import Run
+
+if TYPE_CHECKING:
+    from rlref.runs.job import Job
+    from rlref.runs.trained import Trained
+
+MAP_DIMENSIONS, MAP_EPISODES, MAP_STEPS = 3, 20, 1000
+
+
+def rebuilt(run: Run) -> "Job | str":
+    """What the run trained; why not, where it cannot be rebuilt."""
+    from rlref.runs.job import job_of_folder
+
+    if run.trained is not None:
+        return run.trained.job
+    if run.path is None:
+        return "it was not kept in a folder"
+    try:
+        return job_of_folder(run.path, **run.given)
+    except Exception as error:  # an agent or an environment of somebody's own can raise anything
+        return str(error) or type(error).__name__
+
+
+def visits_of(run: Run, job: "Job") -> tuple[str, plots.Visits] | str:
+    """What was played, in a sentence, and where it went; only a sentence where there is nothing to draw."""
+    scores = run.scores if run.batched else run.scores[None]
+    defined = np.isfinite(scores)
+    best = int(np.nanargmax([stats.iqm(x) for x in scores])) if defined.any() else 0
+    order = np.argsort(scores[best], kind="stable")  # undefined ones last
+    seed = run.seeds[order[max(defined[best].sum() - 1, 0) // 2]]
+    setting = best if run.batched else run.setting or 0
+    try:
+        space = job.env.observation_space(job.env_params)
+        dimensions = 1 if hasattr(space, "n") else int(np.prod(space.shape))
+        if dimensions > MAP_DIMENSIONS:
+            return f"Maps are drawn of observations of at most {MAP_DIMENSIONS} numbers; these have {dimensions}."
+        if run.trained is None:
+            from rlref.runs import trained
+
+            assert run.path is not None
+            run.trained = trained.of_folder(run.path, **run.given)
+        obs, value, name = played(run.trained, run.trained.row(seed, setting), seed)
+    except Exception as error:  # as above
+        return f"Not drawn: {str(error) or type(error).__name__}."
+    finite = np.isfinite(obs).all(axis=1) & (True if value is None else np.isfinite(value))
+    if not finite.any():
+        return f"Not drawn: what seed {seed} sees, or its values, are not finite."
+    which = f"setting {setting} ({setting_name(run, setting)})" if run.batched else setting_of(run)
+    whose = f"{which}, seed {seed}" if which else f"seed {seed}"
+    median = ", the median one by score," if defined[best].any() else ""
+    sentence = (
+        f"{MAP_EPISODES} episodes of at most {MAP_STEPS} steps with greedy actions of {whose}{median} as trained."
+    )
+    return sentence, plots.Visits(obs[finite], None if value is None else value[finite], hasattr(space, "n"), name)
+
+
+def played(trained: "Trained", row: int, seed: int) -> tuple[np.ndarray, np.ndarray | None, str]:
+    """Greedy episodes of a row on the key of `seed`: what it saw `[N, D]`, and V, or max Q, there `[N]` with its name.
+
+    None and '' in place of the values for an agent without any.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    from rlref.runs import playing
+
+    job = trained.job
+    space = job.env.action_space(job.env_params)
+    steps = min(int(playing.episode_limit(job.env_params)), MAP_STEPS)
+
+    def episodes(config: Any, leaves: dict[str, Any], key: Any) -> dict[str, Any]:
+        agent = job.make(config)
+        state = trained.state(config, leaves)
+
+        def episode(key: Any) -> Any:
+            key, key_reset = jax.random.split(key)
+            obs, env_state = job.env.reset(key_reset, job.env_params)
+
+            def step(carry: Any, t: Any) -> Any:
+                alive, obs, env_state = carry
+                seen = {"alive": alive, "obs": obs}
+                if agent.value is not None:
+                    seen["value"] = agent.value(state, obs)
+                action = playing.choose(agent.policy(state, obs), space, None)
+                obs, env_state, _, terminated, truncated, _ = job.env.step(
+                    jax.random.fold_in(key, t), env_state, action, job.env_params
+                )
+                return (alive & ~(terminated | truncated), obs, env_state), seen
+
+            return jax.lax.scan(step, (jnp.bool(True), obs, env_state), jnp.arange(steps))[1]
+
+        return jax.vmap(episode)(jax.random.split(key, MAP_EPISODES))
+
+    seen = jax.device_get(jax.jit(episodes)(job.config_of(row), trained.of_row(row), jax.random.key(seed)))
+    alive = seen["alive"]  # `[episodes, steps]`
+    obs = np.asarray(seen["obs"][alive], np.float64).reshape(alive.sum(), -1)
+    if "value" not in seen:
+        return obs, None, ""
+    value = np.asarray(seen["value"][alive], np.float64)
+    return (obs, value, "V") if value.ndim == 1 else (obs, value.max(axis=1), "max Q")

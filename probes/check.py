@@ -1,6 +1,6 @@
 """Training an agent on the ladder, many seeds at once, and judging what it learned.
 
-The agent is known by its contract alone (rlref/README.md). Probes of equal shape train in one program: `vmap` over
+The agent is known by its contract alone (rlref/contract.py). Probes of equal shape train in one program: `vmap` over
 probe and seed, seeds sharded over all devices, with the tables and the agent's float settings as batched arguments.
 """
 

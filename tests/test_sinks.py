@@ -288,12 +288,12 @@ def test_without_a_choice_there_is_tensorboard_where_it_is_installed(monkeypatch
 def test_a_run_goes_on_where_a_library_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     warned, own = [], Collect()
-    assert sinks.going_on(["csv", "parquet", "x"], [own, "csv"], Path("run"), warned.append) == ["csv", own]
+    assert sinks.for_resumed_run(["csv", "parquet", "x"], [own, "csv"], Path("run"), warned.append) == ["csv", own]
     assert warned == [
         "run goes on without its sink parquet, which takes pyarrow",
         "run goes on without its sink x, which this rlref does not know",
     ]
-    assert sinks.going_on(None, [], Path("run"), warned.append) == ["tensorboard"]  # it is older than the record
+    assert sinks.for_resumed_run(None, [], Path("run"), warned.append) == ["tensorboard"]  # it is older than the record
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ ENV, PARAMS = make_env("CartPole-v1")
 
 
 def checked(given, module=ppo):
-    return space.checked(module, module.Config(), given, ENV, PARAMS)
+    return space.check_space(module, module.Config(), given, ENV, PARAMS)
 
 
 def test_places_on_each_scale():

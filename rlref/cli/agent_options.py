@@ -117,16 +117,18 @@ def read_options(
     if "num_generations" in settings and "total_timesteps" not in settings:
         sections.append(("budget", Budget))
     flat: Any = tyro.conf.OmitArgPrefixes
-    together: Any = dataclasses.make_dataclass("Options", [(name, flat[section]) for name, section in sections])
+    options_and_config: Any = dataclasses.make_dataclass(
+        "Options", [(name, flat[section]) for name, section in sections]
+    )
     default = {}
     if config is not None:
         budgets = [Budget()] if len(sections) == 3 else []
-        default["default"] = together(options or options_class(), config, *budgets)
+        default["default"] = options_and_config(options or options_class(), config, *budgets)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             result, unknown = tyro.cli(
-                together,
+                options_and_config,
                 prog=f"rlref {command} {agent}",
                 args=list(arguments),
                 description=module.__doc__,

@@ -130,7 +130,7 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
         config = generations_within(budget, module, config, env, env_params)
     run_dir = options.run_dir
     if run_dir is None:  # one name for all processes
-        run_dir = Path(hosts.of_first(str(new_folder(name_of(module), config.env_id))))
+        run_dir = Path(hosts.broadcast_text(str(new_folder(name_of(module), config.env_id))))
     return train_and_report(
         options,
         functools.partial(

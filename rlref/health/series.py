@@ -59,7 +59,7 @@ class Series:
         return np.concatenate([np.full((self.shape[0], lag), np.nan), x[:, : self.shape[1] - lag]], axis=1)
 
     @property
-    def practised(self) -> Any:
+    def enough_gradient_steps(self) -> Any:
         """Where there have been so many gradient steps that a critic should have learned; everywhere if not known."""
         return np.cumsum(self["gradient_steps"], axis=1) > 1000 if "gradient_steps" in self else True
 

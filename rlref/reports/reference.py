@@ -63,24 +63,12 @@ def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequen
     import jax
     import jax.numpy as jnp
 
+    from rlref.envs.episodes import play
+
     space = env.action_space(env_params)
 
-    def episode(key: jax.Array) -> jax.Array:
-        key, key_reset = jax.random.split(key)
-        _, state = env.reset(key_reset, env_params)
-
-        def goes_on(carry: Any) -> jax.Array:
-            _, _, steps, _, over = carry
-            return ~over & (steps < MAX_STEPS)
-
-        def step(carry: Any) -> Any:
-            key, state, steps, total, _ = carry
-            key, key_act, key_env = jax.random.split(key, 3)
-            _, state, reward, terminated, truncated, _ = env.step(key_env, state, space.sample(key_act), env_params)
-            return key, state, steps + 1, total + reward, terminated | truncated
-
-        start = (key, state, jnp.int32(0), jnp.float32(0), jnp.bool(False))
-        return jax.lax.while_loop(goes_on, step, start)[3]
+    def one(key: jax.Array) -> jax.Array:
+        return play(env, env_params, lambda key, _: space.sample(key), key, MAX_STEPS).total
 
     keys = jnp.concatenate([jax.random.split(jax.random.key(seed), episodes) for seed in seeds])
-    return np.asarray(jax.jit(jax.vmap(episode))(keys)).reshape(len(seeds), episodes)
+    return np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(len(seeds), episodes)

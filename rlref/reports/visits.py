@@ -69,38 +69,34 @@ def played(trained: "Trained", row: int, seed: int) -> tuple[np.ndarray, np.ndar
     None and '' in place of the values for an agent without any.
     """
     import jax
-    import jax.numpy as jnp
 
+    from rlref.envs import episodes
     from rlref.runs import playing
 
     job = trained.job
     space = job.env.action_space(job.env_params)
     steps = min(int(playing.episode_limit(job.env_params)), MAP_STEPS)
 
-    def episodes(config: Any, leaves: dict[str, Any], key: Any) -> dict[str, Any]:
+    def play(config: Any, leaves: dict[str, Any], key: Any) -> dict[str, Any]:
         agent = job.make(config)
         state = trained.state(config, leaves)
 
-        def episode(key: Any) -> Any:
-            key, key_reset = jax.random.split(key)
-            obs, env_state = job.env.reset(key_reset, job.env_params)
+        def act(_: Any, obs: Any) -> Any:
+            return playing.choose(agent.policy(state, obs), space, None)
 
-            def step(carry: Any, t: Any) -> Any:
-                alive, obs, env_state = carry
-                seen = {"alive": alive, "obs": obs}
-                if agent.value is not None:
-                    seen["value"] = agent.value(state, obs)
-                action = playing.choose(agent.policy(state, obs), space, None)
-                obs, env_state, _, terminated, truncated, _ = job.env.step(
-                    jax.random.fold_in(key, t), env_state, action, job.env_params
-                )
-                return (alive & ~(terminated | truncated), obs, env_state), seen
+        def step(episode: episodes.Episode, _: Any) -> Any:
+            seen = {"alive": ~episode.over, "obs": episode.obs}
+            if agent.value is not None:
+                seen["value"] = agent.value(state, episode.obs)
+            after, _ = episodes.step(job.env, job.env_params, act, episode)
+            return after._replace(over=episode.over | after.over), seen
 
-            return jax.lax.scan(step, (jnp.bool(True), obs, env_state), jnp.arange(steps))[1]
+        def one(key: Any) -> Any:
+            return jax.lax.scan(step, episodes.begin(job.env, job.env_params, key), length=steps)[1]
 
-        return jax.vmap(episode)(jax.random.split(key, MAP_EPISODES))
+        return jax.vmap(one)(jax.random.split(key, MAP_EPISODES))
 
-    seen = jax.device_get(jax.jit(episodes)(job.config_of(row), trained.of_row(row), jax.random.key(seed)))
+    seen = jax.device_get(jax.jit(play)(job.config_of(row), trained.of_row(row), jax.random.key(seed)))
     alive = seen["alive"]  # `[episodes, steps]`
     obs = np.asarray(seen["obs"][alive], np.float64).reshape(alive.sum(), -1)
     if "value" not in seen:

@@ -136,7 +136,7 @@ class Checkpoints:
         while target.exists():
             target = target.with_name(target.name + "-again")
         warn(f"the checkpoint {self.path / str(update)} is not used, and is now called {target.name}: {why}")
-        with hosts.together():
+        with hosts.fail_together():
             if hosts.is_first():
                 (self.path / str(update)).rename(target)
         self.orbax.reload()

@@ -54,7 +54,7 @@ def to_host(x: jax.Array) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
 
-def of_first(text: str) -> str:
+def broadcast_text(text: str) -> str:
     """The first process's `text`."""
     if jax.process_count() == 1:
         return text
@@ -65,7 +65,7 @@ def of_first(text: str) -> str:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def fail_together() -> Iterator[None]:
     """Around what the first process does alone: if it fails, the others stop as well instead of waiting for it."""
     failed = True
     try:

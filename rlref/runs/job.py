@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlref.contract import load_agent, name_of
+from rlref.envs import episodes
 from rlref.envs.ids import resolved
 from rlref.envs.params import with_values
 from rlref.errors import UsageError, errors_with_line
@@ -174,18 +175,14 @@ def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
     """What random actions meet in 16 environments, and the final observations, all in one row `[...]`."""
     space = env.action_space(env_params)
 
-    def episodes(key: jax.Array) -> jax.Array:
-        key, key_reset = jax.random.split(key)
-        start = env.reset(key_reset, env_params)
+    def step(episode: episodes.Episode, _: Any) -> Any:  # on and on, past resets
+        after, info = episodes.step(env, env_params, lambda key, _: space.sample(key), episode)
+        return after, jnp.stack([after.obs, info["final_observation"]])
 
-        def step(carry: Any, key: jax.Array) -> Any:
-            key_act, key_env = jax.random.split(key)
-            obs, env_state, *_, info = env.step(key_env, carry[1], space.sample(key_act), env_params)
-            return (obs, env_state), jnp.stack([obs, info["final_observation"]])
+    def one(key: jax.Array) -> jax.Array:
+        return jax.lax.scan(step, episodes.begin(env, env_params, key), length=steps)[1]
 
-        return jax.lax.scan(step, start, jax.random.split(key, steps))[1]
-
-    obs = jax.vmap(episodes)(jax.random.split(jax.random.key(0), 16))
+    obs = jax.vmap(one)(jax.random.split(jax.random.key(0), 16))
     return obs.reshape(-1, *obs.shape[3:])
 
 

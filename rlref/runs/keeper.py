@@ -73,7 +73,7 @@ class Keeper:
             self.display.say(f"going on after update {update}")
         self.pieces |= kept
         self.saved = update
-        with hosts.together():
+        with hosts.fail_together():
             if self.folder:
                 dropped = self.folder.cut(group.first, kept)
                 if dropped and not update:
@@ -125,7 +125,7 @@ class Keeper:
             self.saved = before
         self.clock.book("checkpoints")
         with self.unwritten(f"the checkpoint of update {update}"):
-            with hosts.together():
+            with hosts.fail_together():
                 if self.folder:
                     self.folder.write_metrics(self.pieces)
             self.clock.book("logging")

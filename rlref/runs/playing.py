@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rlref.envs import episodes
+
 EPISODE_LIMIT = 10_000  # steps of an episode, where the environment names no limit of its own
 
 
@@ -31,36 +33,30 @@ def episode_limit(env_params: Any) -> Any:
 
 
 def play(
-    agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int
+    agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, num_episodes: int
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Returns and lengths `[episodes]` of whole episodes, for each way to act that `modes` names."""
+    """Returns and lengths `[num_episodes]` of whole episodes, for each way to act that `modes` names."""
     limit = episode_limit(env_params)
     space = env.action_space(env_params)
 
     def one(key: jax.Array, greedy: bool) -> tuple[jax.Array, jax.Array]:
-        key, key_reset = jax.random.split(key)
-        obs, env_state = env.reset(key_reset, env_params)
+        def act(key: jax.Array, obs: Any) -> jax.Array:
+            return choose(agent.policy(state, obs), space, None if greedy else key)
 
-        def step(carry: Any) -> Any:
-            t, _, total, obs, env_state = carry
-            key_act, key_env = jax.random.split(jax.random.fold_in(key, t))
-            action = choose(agent.policy(state, obs), space, None if greedy else key_act)
-            obs, env_state, reward, terminated, truncated, _ = env.step(key_env, env_state, action, env_params)
-            return t + 1, ~(terminated | truncated), total + reward, obs, env_state
-
-        start = (jnp.int32(0), jnp.bool(True), jnp.float32(0), obs, env_state)
-        t, _, total, _, _ = jax.lax.while_loop(lambda carry: carry[1] & (carry[0] < limit), step, start)
-        return total, t.astype(jnp.float32)
+        episode = episodes.play(env, env_params, act, key, limit)
+        return episode.total, episode.steps.astype(jnp.float32)
 
     obs, _ = env.reset(key, env_params)
-    keys = jax.random.split(key, episodes)  # the same for each way: they meet the same starts
+    keys = jax.random.split(key, num_episodes)  # the same for each way: they meet the same starts
     ways = modes(agent, state, obs)
     return {how: jax.vmap(functools.partial(one, greedy=how == "greedy"))(keys) for how in ways}
 
 
-def evaluate(agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, episodes: int) -> dict[str, jax.Array]:
-    """The metrics of an evaluation: mean return and length of `episodes` whole episodes, greedy and sampled."""
+def evaluate(
+    agent: Any, state: Any, key: jax.Array, env: Any, env_params: Any, num_episodes: int
+) -> dict[str, jax.Array]:
+    """The metrics of an evaluation: mean return and length of `num_episodes` whole episodes, greedy and sampled."""
     result: dict[str, jax.Array] = {}
-    for how, (total, length) in play(agent, state, key, env, env_params, episodes).items():
+    for how, (total, length) in play(agent, state, key, env, env_params, num_episodes).items():
         result |= {f"eval_return_{how}": total.mean(), f"eval_length_{how}": length.mean()}
     return result

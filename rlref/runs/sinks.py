@@ -287,7 +287,7 @@ def default(path: Path | None) -> list[str]:
     return ["tensorboard"] if path is not None and is_installed("tensorboard") else []
 
 
-def checked(given: Sequence[str | Sink], path: Path | None) -> list[str | Sink]:
+def validated(given: Sequence[str | Sink], path: Path | None) -> list[str | Sink]:
     """What the caller chose, each once. Raises UsageError for what is no sink, or lacks its library or a folder."""
     if isinstance(given, str):
         raise UsageError(f"sinks is {given!r}; it must be a list, such as [{given!r}]")
@@ -310,14 +310,14 @@ def checked(given: Sequence[str | Sink], path: Path | None) -> list[str | Sink]:
     return kept
 
 
-def going_on(
+def for_resumed_run(
     had: Sequence[str] | None, given: Sequence[str | Sink], path: Path, warn: Callable[[str], None]
 ) -> list[str | Sink]:
     """The sinks of a run that is resumed: the built-in ones it `had` (None: the default), and `given`.
 
-    One that cannot go on here is warned of. Raises UsageError as `checked` does, for `given`.
+    One that cannot go on here is warned of. Raises UsageError as `validated` does, for `given`.
     """
-    given = checked(given, path)
+    given = validated(given, path)
     here = []
     for name in default(path) if had is None else had:
         if name in BUILT_IN and is_installed(name):
@@ -325,15 +325,15 @@ def going_on(
         else:
             why = f"which takes {LIBRARIES[name]}" if name in LIBRARIES else "which this rlref does not know"
             warn(f"{path} goes on without its sink {name}, {why}")
-    return checked([*here, *given], path)
+    return validated([*here, *given], path)
 
 
-def names(chosen: Sequence[str | Sink]) -> list[str]:
+def built_in_names(chosen: Sequence[str | Sink]) -> list[str]:
     """Those of the built-in ones, for the run's folder."""
     return [sink for sink in chosen if isinstance(sink, str)]
 
 
-def made(chosen: Sequence[str | Sink]) -> list[Sink]:
+def instantiated(chosen: Sequence[str | Sink]) -> list[Sink]:
     """The sinks themselves; a built-in one's library must be there."""
     return [BUILT_IN[sink]() if isinstance(sink, str) else sink for sink in chosen]
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlref.contract import NAMES, load_agent
+from rlref.envs import episodes
 from rlref.envs.params import plain_values
 from rlref.errors import UsageError, in_a_line
 from rlref.runs import checkpoint, playing
@@ -99,28 +100,25 @@ class Trained:
             raise UsageError(f"drawing {name} takes pygame: pip install pygame, or rlref with its extra 'gif'")
         if path.exists():
             raise UsageError(f"{path} exists already and is never overwritten; give another --gif")
-        states, rewards = self._episode(row, seed)
+        states, returns = self._episode(row, seed)
         try:
-            Visualizer(job.env, job.env_params, states, np.cumsum(rewards)).animate(str(path))
+            Visualizer(job.env, job.env_params, states, np.array(returns)).animate(str(path))
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
     def _episode(self, row: int, seed: int) -> tuple[list[Any], list[float]]:
-        """The states that a greedy episode goes through, and the reward of each step from there."""
-        env, env_params, act = self.job.env, self.job.env_params, self.policy(row)
-        step, limit = jax.jit(env.step), playing.episode_limit(env_params)
-        key, key_reset = jax.random.split(jax.random.split(jax.random.key(seed))[0])
-        obs, state = env.reset(key_reset, env_params)
+        """The states that a greedy episode goes through, and the return after the step from each."""
+        env, env_params, policy = self.job.env, self.job.env_params, self.policy(row)
+        step = jax.jit(lambda episode: episodes.step(env, env_params, lambda _, obs: policy(obs), episode)[0])
+        episode = episodes.begin(env, env_params, jax.random.split(jax.random.key(seed))[0])
+        limit = playing.episode_limit(env_params)
         states: list[Any] = []
-        rewards: list[float] = []
-        over = False
-        while not over and len(states) < limit:
-            _, key_env = jax.random.split(jax.random.fold_in(key, len(states)))
-            states.append(jax.device_get(state))
-            obs, state, reward, terminated, truncated, _ = step(key_env, state, act(obs), env_params)
-            rewards.append(float(reward))
-            over = bool(terminated | truncated)
-        return states, rewards
+        returns: list[float] = []
+        while not episode.over and len(states) < limit:
+            states.append(jax.device_get(episode.state))
+            episode = step(episode)
+            returns.append(float(episode.total))
+        return states, returns
 
     def export(self, row: int, path: Path) -> None:
         """Write a row's Config and leaves as a NumPy file, which the `load` of the agent's file reads.

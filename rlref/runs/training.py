@@ -108,11 +108,11 @@ def train(
         raise UsageError(f"{sums}; seeds are numbers below 2**31, and jax would silently fold larger ones")
     path = None if run_dir is None else Path(run_dir)
     chosen: list[str | metric_sinks.Sink] = []
-    with hosts.together():
+    with hosts.fail_together():
         if hosts.is_first():
             if path is not None and path.exists():
                 raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
-            chosen = metric_sinks.checked(metric_sinks.default(path) if sinks is None else sinks, path)
+            chosen = metric_sinks.validated(metric_sinks.default(path) if sinks is None else sinks, path)
     own_env = env is not None
     env, env_params = resolved(config.env_id, env, env_params)
     check_interface(env, env_params, config.env_id)
@@ -125,7 +125,7 @@ def train(
     plan = make_plan(job.num_rows, job_bytes(job, path is not None), memory_gb, display)
 
     folder = None
-    with hosts.together():
+    with hosts.fail_together():
         if path is not None and hosts.is_first():
             about = {
                 **job.about,
@@ -137,10 +137,12 @@ def train(
                 "steps_per_update": job.agent.steps_per_update,
                 "rows_per_group": plan.rows,
                 "checkpoint_every": checkpoint_every,
-                "sinks": metric_sinks.names(chosen),
+                "sinks": metric_sinks.built_in_names(chosen),
             }
             folder = Folder.create(path, job.source, job.code, about)
-    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen), clock=clock)
+    return run_job(
+        job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.instantiated(chosen), clock=clock
+    )
 
 
 def resume(
@@ -187,7 +189,7 @@ def resume(
     plan = make_plan(job.num_rows, job_bytes(job, True), memory_gb, display, about["rows_per_group"])
     folder, changed = None, []
     with contextlib.ExitStack() as undo:
-        with hosts.together():
+        with hosts.fail_together():
             if hosts.is_first():
                 folder = undo.enter_context(contextlib.closing(Folder(path)))
         seems_finished = read_summary(path) is not None
@@ -206,18 +208,20 @@ def resume(
             if changed:
                 display.warn(f"{path} goes on elsewhere, so not bit for bit as it would have: {'; '.join(changed)}")
         chosen: list[str | metric_sinks.Sink] = []
-        with hosts.together():
+        with hosts.fail_together():
             if folder:
                 had = about.get("sinks")
-                chosen = metric_sinks.going_on(had, sinks, path, display.warn)
-                about["sinks"] = list(dict.fromkeys([*(had or []), *metric_sinks.names(chosen)]))
+                chosen = metric_sinks.for_resumed_run(had, sinks, path, display.warn)
+                about["sinks"] = list(dict.fromkeys([*(had or []), *metric_sinks.built_in_names(chosen)]))
                 folder.reopen(
                     in_json(about | job.about | {"num_updates": job.agent.num_updates}),
                     job.source,
                     list(command),
                 )
         undo.pop_all()
-    return run_job(job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.made(chosen), clock=clock)
+    return run_job(
+        job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.instantiated(chosen), clock=clock
+    )
 
 
 def check_numbers(**options: Any) -> None:

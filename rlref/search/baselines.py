@@ -122,14 +122,14 @@ def baselines(
             memory_gb=memory_gb,
             display=display,
         ).values()
-        trained[name] = within(run, total_timesteps)
+        trained[name] = cut_to_budget(run, total_timesteps)
     if len(trained) == 1:
         raise UsageError(f"no agent can be trained: {'; '.join(f'{name}: {why}' for name, why in unfit.items())}")
     methods = [Method(name, {env_id: run}) for name, run in trained.items()]
     return Baselines(env_id, trained, unfit, compare.compare(methods))
 
 
-def within(run: Run, total_timesteps: int) -> Run:
+def cut_to_budget(run: Run, total_timesteps: int) -> Run:
     """A run as if it had ended with the last update within so many environment steps of each seed."""
     inside = run.metrics["env_steps"] <= total_timesteps
     inside[:, 0] = True

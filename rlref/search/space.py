@@ -105,7 +105,7 @@ def parsed_choices(text: str) -> Choices:
         return tuple(word.strip() for word in text.split(","))
 
 
-def checked(module: ModuleType, config: Any, space: Space | None, env: Any, env_params: Any) -> Space:
+def check_space(module: ModuleType, config: Any, space: Space | None, env: Any, env_params: Any) -> Space:
     """The space to search. Raises UsageError where a setting cannot be drawn from it."""
     traced = traced_settings(config)
     if space is None:

@@ -31,7 +31,7 @@ from rlref.runs import files
 from rlref.runs.display import Display
 from rlref.runs.run import Run
 from rlref.search import importance, variants
-from rlref.search.space import Range, Space, checked, draw
+from rlref.search.space import Range, Space, check_space, draw
 from rlref.settings import settings_of
 
 Array = np.ndarray
@@ -159,7 +159,7 @@ def sweep(
     """
     module = load_agent(agent)
     made, params = resolved(config.env_id, env, env_params)
-    space = checked(module, config, space, made, params)
+    space = check_space(module, config, space, made, params)
     least_of = {"num_settings": (num_settings, 2), "num_seeds": (num_seeds, 2)}
     least_of |= {"confirm_seeds": (confirm_seeds, 0), "seed": (seed, 0)}
     for name, (value, least) in least_of.items():

@@ -64,16 +64,16 @@ def train(
     for labels, _ in groups:
         agent_of(module, configs[labels[0]], made, params)  # what cannot be trained is said before anything is
     if folder is not None:
-        keep_to(folder, described(module, everyone, range(seed, seed + num_seeds), env, env_params))
+        claim_folder(folder, description_of(module, everyone, range(seed, seed + num_seeds), env, env_params))
     results: dict[str, Run] = {}
-    for number, (labels, together) in enumerate(groups):
+    for number, (labels, config_of_all) in enumerate(groups):
         if len(groups) > 1:
             shown = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
             display.say(f"program {number + 1} of {len(groups)}: {shown}")
         path = None if folder is None else folder / f"{number:03d}"
         given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
         if path is None or not path.exists():
-            run = training.train(module, together, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
+            run = training.train(module, config_of_all, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
         elif (read_summary(path) or {}).get("status", "interrupted") == "interrupted":
             run = training.resume(path, agent=module, **given)
         else:
@@ -113,7 +113,7 @@ def batched(configs: list[Any]) -> Any:
     return dataclasses.replace(configs[0], **differ)
 
 
-def described(
+def description_of(
     module: ModuleType, configs: Mapping[str, Any], seeds: range, env: Any, env_params: Any
 ) -> dict[str, Any]:
     """All that decides what is trained, as JSON."""
@@ -127,8 +127,11 @@ def described(
     }
 
 
-def keep_to(folder: Path, about: dict[str, Any]) -> None:
-    """Write what a folder is of, or check that it is of the same. Raises UsageError if it is not."""
+def claim_folder(folder: Path, about: dict[str, Any]) -> None:
+    """Describe in a new folder what is trained there; of an existing one, check that it describes the same.
+
+    Raises UsageError if it does not.
+    """
     file = folder / "variants.json"
     if not file.exists():
         refuse_others(folder)

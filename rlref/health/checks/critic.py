@@ -26,7 +26,7 @@ def explained_variance_negative(m: Series) -> Look:
 )  # fmt: skip
 def explained_variance_zero(m: Series) -> Look:
     """Late in training the value function still explains nothing of the returns."""
-    late = (m.progress > 0.3) & m.practised
+    late = (m.progress > 0.3) & m.enough_gradient_steps
     return below(np.abs(m["explained_variance"]), 0.05, where=late & targets_vary(m))
 
 
@@ -43,7 +43,7 @@ def targets_vary(m: Series) -> Any:
 def value_bias(m: Series) -> Look:
     """Values are wrong by an offset, to which explained variance is blind."""
     scale = m["target_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(np.abs(m["value_bias"]) / scale, 1.2, where=(m.progress > 0.3) & m.practised)
+    return above(np.abs(m["value_bias"]) / scale, 1.2, where=(m.progress > 0.3) & m.enough_gradient_steps)
 
 
 @check(
@@ -53,7 +53,7 @@ def value_bias(m: Series) -> Look:
 def advantage_mean(m: Series) -> Look:
     """Before normalisation advantages should be about 0 on average: the critic is off, or the estimate is."""
     scale = m["advantage_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(np.abs(m["advantage_mean"]) / scale, 1.2, where=(m.progress > 0.3) & m.practised)
+    return above(np.abs(m["advantage_mean"]) / scale, 1.2, where=(m.progress > 0.3) & m.enough_gradient_steps)
 
 
 def beyond_bound(m: Series) -> np.ndarray:

@@ -1,0 +1,49 @@
+"""One loop over the steps of an episode, for evaluation, drawings, maps and random policies alike."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+Act = Callable[[jax.Array, Any], Any]  # key, observation -> action
+
+
+class Episode(NamedTuple):
+    """An episode after some of its steps."""
+
+    key: jax.Array
+    """of the whole episode: step t uses `fold_in(key, t)`"""
+    steps: jax.Array
+    """int32: how many are done"""
+    over: jax.Array
+    """bool: whether the last one ended it, either way"""
+    total: jax.Array
+    """float32: undiscounted return so far"""
+    obs: Any
+    state: Any
+
+
+def begin(env: Any, env_params: Any, key: jax.Array) -> Episode:
+    """The start of an episode."""
+    key, key_reset = jax.random.split(key)
+    obs, state = env.reset(key_reset, env_params)
+    return Episode(key, jnp.int32(0), jnp.bool(False), jnp.float32(0), obs, state)
+
+
+def step(env: Any, env_params: Any, act: Act, episode: Episode) -> tuple[Episode, Any]:
+    """One step, and its `info`. After the step that ends it, `obs` and `state` are those of the environment's reset."""
+    key_act, key_env = jax.random.split(jax.random.fold_in(episode.key, episode.steps))
+    action = act(key_act, episode.obs)
+    obs, state, reward, terminated, truncated, info = env.step(key_env, episode.state, action, env_params)
+    over, total = terminated | truncated, episode.total + reward
+    return Episode(episode.key, episode.steps + 1, over, total, obs, state), info
+
+
+def play(env: Any, env_params: Any, act: Act, key: jax.Array, limit: Any) -> Episode:
+    """A whole episode, or the first `limit` steps of it."""
+    return jax.lax.while_loop(
+        lambda episode: ~episode.over & (episode.steps < limit),
+        lambda episode: step(env, env_params, act, episode)[0],
+        begin(env, env_params, key),
+    )

@@ -12,6 +12,34 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 import rlref
+from rlref import cem, dqn, ppo
+
+# Trainings of 20 updates.
+SMALL = {
+    "ppo": ppo.Config(
+        total_timesteps=20 * 12,
+        num_envs=3,
+        num_steps=4,
+        num_minibatches=1,
+        update_epochs=1,
+        hidden_sizes=(8,),
+        anneal_lr=False,
+        normalize_observations=True,
+        scale_rewards=True,
+    ),
+    "dqn": dqn.Config(
+        total_timesteps=20 * 16,
+        num_envs=2,
+        train_frequency=4,
+        cycles_per_update=4,
+        learning_starts=32,
+        buffer_size=100,
+        batch_size=16,
+        target_network_frequency=8,
+        hidden_sizes=(8,),
+    ),
+    "cem": cem.Config(num_generations=20, population_size=8, elite_fraction=0.25, num_rollouts=1, hidden_sizes=(4,)),
+}
 
 
 def task_of(agent):

@@ -13,7 +13,7 @@ from rlref.runs.folder import Folder
 from rlref.runs.run import Run
 from rlref.search import variants
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SMALL = (
     "--env-id counting_env:make_env --total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 "
     "--update-epochs 1 --hidden-sizes 8"

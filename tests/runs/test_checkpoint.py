@@ -15,6 +15,7 @@ import counting_env
 import jax
 import numpy as np
 import pytest
+from helpers import SMALL
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -35,31 +36,6 @@ from rlref.runs.pieces import metric_files
 from rlref.runs.plan import Plan, make_plan
 from rlref.settings import config_of, in_json, out_of_json
 
-SMALL = {
-    "ppo": ppo.Config(
-        total_timesteps=20 * 12,
-        num_envs=3,
-        num_steps=4,
-        num_minibatches=1,
-        update_epochs=1,
-        hidden_sizes=(8,),
-        anneal_lr=False,
-        normalize_observations=True,
-        scale_rewards=True,
-    ),
-    "dqn": dqn.Config(
-        total_timesteps=20 * 16,
-        num_envs=2,
-        train_frequency=4,
-        cycles_per_update=4,
-        learning_starts=32,
-        buffer_size=100,
-        batch_size=16,
-        target_network_frequency=8,
-        hidden_sizes=(8,),
-    ),
-    "cem": cem.Config(num_generations=20, population_size=8, elite_fraction=0.25, num_rollouts=1, hidden_sizes=(4,)),
-}
 SEEDS = 6
 
 
@@ -576,7 +552,7 @@ def worst_difference(agent):
 
 
 def test_kill_and_resume(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "scripts")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     survival = importlib.import_module("survival")
     (kill,) = survival.kills(["cem"], count=1, seed=1)["cem"]["kills"]
     assert kill["differs"] == []

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import child_environment
+from helpers import SMALL, child_environment
 from PIL import Image
-from test_checkpoint import SMALL
 
 import rlref
 from rlref import cem, dqn, ppo

@@ -9,7 +9,7 @@ import pytest
 from rlref import ppo
 from rlref.cli import main
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
 SMALL_DQN = (
     "--total-timesteps 160 --num-envs 2 --train-frequency 4 --cycles-per-update 4 --learning-starts 16 "

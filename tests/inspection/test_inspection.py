@@ -19,7 +19,7 @@ from rlref.inspection import pictures, random_policy
 from rlref.inspection.catalogue import CHECKS
 from rlref.inspection.inspect import inspect
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 @struct.dataclass

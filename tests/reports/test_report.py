@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import jax
 import numpy as np
 import pytest
-from test_verdicts import healthy
+from healthy import healthy
 from toy_envs import Clock, ClockParams
 
 from rlref import cem, ppo, stats

@@ -1,0 +1,96 @@
+"""Imports go one way: which packages a file may import, and that no files import each other in a circle."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import rooms  # noqa: E402
+
+ORDER = [
+    {"version", "errors"},
+    {"contract"},
+    {"metrics", "stats", "settings"},
+    {"envs", "tuned"},
+    {"health"},
+    {"inspection"},
+    {"runs"},
+    {"reports"},
+    {"search"},
+    {"cli"},
+]
+"""A room may import those before it alone."""
+AGENTS = {"rlref.ppo", "rlref.dqn", "rlref.cem"}
+FOR_PROBES = {"rlref.errors", "rlref.contract", "rlref.runs.compiling"}
+
+
+def room_of(module):
+    return module.split(".")[1] if "." in module else ""
+
+
+def wrong_ways(graph):
+    """The imports that are not allowed, as (module, what it imports)."""
+    rank = {room: i for i, rooms_there in enumerate(ORDER) for room in rooms_there}
+    found = []
+    for module, imports in graph.items():
+        own = room_of(module)
+        if module == "rlref":  # its public names are those of several rooms, imported late
+            continue
+        for other in imports:
+            there = room_of(other)
+            if own != there and not (module not in AGENTS and there in rank and rank[there] < rank[own]):
+                found.append((module, other))
+    return found
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return rooms.graph_of(ROOT / "rlref")
+
+
+def test_every_file_is_in_a_room(graph):
+    assert {room_of(module) for module in graph} == set().union({"", "ppo", "dqn", "cem"}, *ORDER)
+
+
+def test_imports_go_one_way(graph):
+    assert wrong_ways(graph) == []
+
+
+def test_no_circles(graph):
+    assert rooms.circles_of(graph) == []
+
+
+def test_probes_import_little():
+    known = rooms.modules_of(ROOT / "rlref")
+    for file in (ROOT / "probes").rglob("*.py"):
+        assert rooms.imports_of(file, known) <= FOR_PROBES, file
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "found"),
+    [
+        (
+            "health/engine.py",
+            "def f():\n    from rlref.runs import files",
+            [("rlref.health.engine", "rlref.runs.files")],
+        ),
+        ("ppo.py", "import rlref.errors", [("rlref.ppo", "rlref.errors")]),
+        ("ppo.py", "if __name__ == '__main__':\n    import rlref.errors", []),
+        ("stats.py", "from rlref import settings", [("rlref.stats", "rlref.settings")]),
+        ("cli/train.py", "from rlref.runs import files", []),
+    ],
+)
+def test_wrong_imports_are_seen(tmp_path, file, text, found):
+    for path, content in {"errors.py": "", "settings.py": "", "runs/files.py": "", file: text}.items():
+        (tmp_path / "rlref" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "rlref" / path).write_text(content)
+    assert wrong_ways(rooms.graph_of(tmp_path / "rlref")) == found
+
+
+def test_circles_and_levels_are_seen():
+    graph = {"a": set(), "b": {"a"}, "c": {"b", "d"}, "d": {"c"}}
+    assert rooms.circles_of(graph) == [["c", "d"]]
+    assert rooms.levels_of(graph) == {"a": 0, "b": 1, "c": 2, "d": 2}

@@ -31,9 +31,9 @@ def imports_of(file: Path, known: dict[str, Path]) -> set[str]:
     for node in statements(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             found |= {name for alias in node.names if (name := alias.name) in known}
-        elif isinstance(node, ast.ImportFrom) and node.module in known:
+        elif isinstance(node, ast.ImportFrom) and node.module:
             parts = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {part if part in known else node.module for part in parts}
+            found |= {part if part in known else node.module for part in parts} & known.keys()
     return found - {module for module, path in known.items() if path == file}
 
 

@@ -1,6 +1,6 @@
 """What each metric is called, means, is measured in, and comes from: one table for code, README and TensorBoard.
 
-`python -m rlref.metrics` prints it as Markdown, as it stands in rlref/README.md.
+`python -m rlref.metrics` prints it as Markdown, as it stands in rlref/metrics.md.
 """
 
 from typing import NamedTuple
@@ -344,7 +344,7 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def markdown() -> str:
-    """The table as it stands in rlref/README.md."""
+    """The table as it stands in rlref/metrics.md."""
     lines = ["| metric | what it is | unit | source | of | CleanRL | SB3 |", "|---|---|---|---|---|---|---|"]
     for m in METRICS:
         tags = (f"`{tag}`" if tag else "" for tag in (m.cleanrl, m.sb3))

@@ -38,7 +38,7 @@ from rlref.stats import last
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "runs" / "calibration"
 RESULTS = ROOT / "scripts" / "results" / "verdicts.json"
-README = ROOT / "rlref" / "README.md"
+README = ROOT / "rlref" / "health" / "README.md"
 BEGIN, END = "<!-- written by scripts/calibrate_verdicts.py -->\n", "<!-- to here -->\n"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rlref import cem, dqn, metrics, ppo
 
-README = Path(metrics.__file__).with_name("README.md")
+README = Path(metrics.__file__).with_name("metrics.md")
 
 
 CONFIGS = {

@@ -40,7 +40,7 @@ def test_calibration_figures_are_those_that_the_script_found():
 
 
 def test_search_is_the_one_that_was_run():
-    said = (ROOT / "rlref" / "README.md").read_text()
+    said = (ROOT / "rlref" / "search" / "README.md").read_text()
     quoted = said.split("```text\n")[1].split("\n```")[0].split("\n[...]\n")
     printed = (ROOT / "scripts" / "results" / "sweep.txt").read_text()
     assert len(quoted) == 2

@@ -1,6 +1,8 @@
 """Imports go one way: which packages a file may import, and that no files import each other in a circle."""
 
+import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import rooms  # noqa: E402
+
+from rlref import contract  # noqa: E402
 
 ORDER = [
     {"version", "errors"},
@@ -61,6 +65,32 @@ def test_imports_go_one_way(graph):
 
 def test_no_circles(graph):
     assert rooms.circles_of(graph) == []
+
+
+@pytest.mark.parametrize(
+    "room", sorted(path.name for path in (ROOT / "rlref").iterdir() if path.is_dir() and path.name[0] != "_")
+)
+def test_readme_of_a_room_names_its_files(room):
+    folder = ROOT / "rlref" / room
+    named = set(re.findall(r"`(\w+\.py)`", (folder / "README.md").read_text()))
+    files = {file.name for file in folder.glob("*.py")}
+    assert named <= files
+    assert room == "cli" or files - {"__init__.py", "__main__.py"} <= named
+
+
+def test_contract_stands_in_the_readme_as_in_the_code():
+    said = (ROOT / "rlref" / "README.md").read_text()
+    blocks = [part for part in contract.__doc__.split("\n\n") if part.startswith("    ")]
+    assert len(blocks) == 2
+    assert all(textwrap.dedent(block).strip() in textwrap.dedent(said) for block in blocks)
+
+
+def test_files_that_the_readme_speaks_of_are_there():
+    said = (ROOT / "rlref" / "README.md").read_text().partition("## How to change it")[2]
+    for row in said.splitlines()[4:]:
+        for path in re.findall(r"`((?:\w+/)*(?:\w+\.(?:py|md)|\w+/))`", row.replace("tests/test_NAME.py", "")):
+            places = [ROOT, ROOT / "rlref", ROOT / "rlref" / "inspection", ROOT / "tests", ROOT / "tests" / "runs"]
+            assert any((place / path).exists() for place in places), path
 
 
 def test_probes_import_little():

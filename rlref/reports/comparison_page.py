@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from rlref.errors import UsageError
 from rlref.reports import compare, plots
 from rlref.reports.comparison import Comparison
-from rlref.reports.drawing import SERIES
 from rlref.reports.facts import in_words, interval_in_words, status_of
+from rlref.reports.figure_parts import SERIES
 from rlref.reports.figures import Figures, figure_html, returns_html
 from rlref.reports.groups import Group, Picture
 from rlref.reports.markup import Html, badge, escape, folded, grid, listed, section, table

@@ -11,8 +11,8 @@ from rlref import stats
 from rlref.contract import NAMES
 from rlref.errors import UsageError
 from rlref.health import findings
+from rlref.reports.captions import number
 from rlref.reports.markup import Html, escape, listed, table
-from rlref.reports.words import number
 from rlref.runs import files
 from rlref.runs.folder import fcntl, read_about
 from rlref.runs.run import Run

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlref.reports import plots
-from rlref.reports.along import evenly
+from rlref.reports.captions import number
+from rlref.reports.curve_statistics import evenly
 from rlref.reports.groups import Group, Mark, Picture
 from rlref.reports.markup import Html, escape, grid, listed
 from rlref.reports.svg import inline
 from rlref.reports.visits import visits_of
-from rlref.reports.words import number
 from rlref.runs.run import Run
 
 if TYPE_CHECKING:

@@ -14,9 +14,19 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rlref import stats
-from rlref.reports.along import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along, is_sparse
+from rlref.reports.captions import (
+    defined_as,
+    distinct,
+    last_of,
+    number,
+    path_in_words,
+    scores_in_words,
+    sentence_case,
+    slug,
+)
 from rlref.reports.comparison import Profile
-from rlref.reports.drawing import (
+from rlref.reports.curve_statistics import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along, is_sparse
+from rlref.reports.figure_parts import (
     PAPER,
     SERIES,
     WIDTH,
@@ -32,16 +42,6 @@ from rlref.reports.drawing import (
     rows_canvas,
 )
 from rlref.reports.groups import Group, Mark, Picture
-from rlref.reports.words import (
-    defined_as,
-    distinct,
-    last_of,
-    number,
-    path_in_words,
-    scores_in_words,
-    sentence_case,
-    slug,
-)
 
 PARTS = ("mean", "std", "min", "max")
 

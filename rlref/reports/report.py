@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlref.errors import UsageError
 from rlref.reports.comparison_page import page_of_methods
-from rlref.reports.drawing import style
+from rlref.reports.figure_parts import style
 from rlref.reports.groups import Picture
 from rlref.reports.markup import check_target, page
 from rlref.reports.methods import Method

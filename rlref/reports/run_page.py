@@ -5,7 +5,7 @@ import collections
 import numpy as np
 
 from rlref import stats
-from rlref.reports.along import evenly
+from rlref.reports.curve_statistics import evenly
 from rlref.reports.facts import (
     agent_name,
     environment_name,

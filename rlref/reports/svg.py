@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rlref.errors import UsageError
-from rlref.reports.drawing import VARIABLES
+from rlref.reports.figure_parts import VARIABLES
 from rlref.reports.groups import Picture
 
 

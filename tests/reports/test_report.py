@@ -20,9 +20,10 @@ from rlref.health import findings
 from rlref.health.checks import CHECKS
 from rlref.health.series import Series, UnknownError
 from rlref.reports import compare, plots, visits
-from rlref.reports.along import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along
-from rlref.reports.drawing import MARK, VARIABLES, canvas, draw_marks
+from rlref.reports.captions import distinct, number, scores_in_words
+from rlref.reports.curve_statistics import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along
 from rlref.reports.facts import provenance_html, status_of, times_html
+from rlref.reports.figure_parts import MARK, VARIABLES, canvas, draw_marks
 from rlref.reports.groups import Group, Mark
 from rlref.reports.markup import GENERATOR
 from rlref.reports.methods import Method
@@ -31,7 +32,6 @@ from rlref.reports.run_page import groups_of, page_of_run
 from rlref.reports.svg import inline
 from rlref.reports.verdicts import metric_of, plot_key
 from rlref.reports.visits import MAP_EPISODES, played, visits_of
-from rlref.reports.words import distinct, number, scores_in_words
 from rlref.runs import files
 from rlref.runs.job import Job
 from rlref.runs.leaves import named_leaves

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFormatter, SymmetricalLogLocator
 
 from rlref import metrics as metric_table
+from rlref.reports.captions import number, shortened
 from rlref.reports.groups import Group, Mark
-from rlref.reports.words import number, shortened
 
 PAPER, INK, MUTED, GRID, MARK = "#fefefe", "#1f2328", "#59636e", "#d8dee4", "#b5460f"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")  # after Okabe & Ito 2008

@@ -11,7 +11,7 @@ from rlref import stats
 from rlref.contract import NAMES
 from rlref.health import findings
 from rlref.health.series import kind_of
-from rlref.reports.along import iqm_along
+from rlref.reports.curve_statistics import iqm_along
 from rlref.reports.groups import Group
 
 

@@ -27,7 +27,9 @@ def nearest(word: str, words: Iterable[str]) -> str:
 def first_line(error: BaseException) -> str:
     """What an error says, in a line: the first one of its text; '' if it says nothing."""
     try:
-        said = getattr(error, "strerror", None) or str(error)
+        said = str(error)
+        if isinstance(error, OSError) and error.strerror:  # without its number
+            said = error.strerror + (f": {error.filename}" if error.filename else "")
     except Exception:  # its text can be the user's own code, too
         return ""
     return next((line.strip() for line in said.splitlines() if line.strip()), "")

@@ -1,4 +1,4 @@
-"""The form of a health check, the register of all of them, and which of them may follow from which.
+"""The definition of a health check, the registry of all checks, and which findings can explain which others.
 
 The checks themselves are in rlref/health/checks, one file per subject.
 """
@@ -12,7 +12,7 @@ from rlref.health.series import Series
 
 
 class Look(NamedTuple):
-    """What a check looked at: bad is what is above `limit`, or below it. Both are `[S, U]`, or broadcast to it."""
+    """A check's quantity and limit, both broadcastable to `[S, U]`; bad is above the limit, or below if not `above`."""
 
     value: Any
     limit: Any
@@ -33,13 +33,13 @@ class Check(NamedTuple):
     tries: str
     source: str
     window: float
-    """share of the training that it has to last; 0: one update"""
+    """share of the training for which it has to last; 0: a single update"""
     share: float
-    """of the window's defined updates, how many must be beyond the limit"""
+    """share of the window's defined updates that must be beyond the limit"""
     explains: tuple[str, ...]
-    """checks that follow from this one"""
+    """checks whose findings this one can explain"""
     across: bool
-    """whether it is about all seeds together, or all seeds share one value"""
+    """whether all seeds share its value; its findings then name no seeds"""
 
 
 CHECKS: dict[str, Check] = {}
@@ -71,16 +71,16 @@ def check(
 
 
 def above(value: Any, limit: Any, where: Any = True) -> Look:
-    """Bad where `value` is above `limit`; looked at only where `where`."""
+    """Bad where `value` is above `limit`; only updates where `where` is true count."""
     return Look(np.where(where, value, np.nan), limit)
 
 
 def below(value: Any, limit: Any, where: Any = True) -> Look:
-    """Bad where `value` is below `limit`; looked at only where `where`."""
+    """Bad where `value` is below `limit`; only updates where `where` is true count."""
     return Look(np.where(where, value, np.nan), limit, above=False)
 
 
-# What follows from what: a name stands for the checks whose cause may lie further up.
+# Groups of checks for `explains`: symptoms that can be due to the finding of another check.
 OUTCOME = ("no_progress", "worse_than_start", "fell_back", "length_constant", "max_return_far", "kl_tiny")
 POLICY = ("entropy_maximal", "entropy_collapse", "entropy_plateau", "policy_stuck", "dormant_units", *OUTCOME)
 CRITIC = (

@@ -1,8 +1,8 @@
-"""Making all health checks on a run's metrics, and putting together what they found.
+"""Running all health checks on a run's metrics, and grouping their findings by cause.
 
-Each check looks at one quantity per seed and update, `[S, U]`, and at a limit; it fires where the quantity is beyond
-the limit in most updates of a window. NaN means "undefined", and never fires. A finding that explains others takes them
-under it, so that a sick run gets one leading sentence.
+Each check compares one quantity per seed and update, `[S, U]`, with a limit; it fires where the quantity is beyond the
+limit in a given share of a window's updates. NaN means "undefined", and never fires. Findings that another one explains
+are listed under it, so that an unhealthy run gets one leading sentence.
 """
 
 import dataclasses
@@ -22,13 +22,13 @@ PRECISION = "jax_default_matmul_precision"
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What all checks say of a run."""
+    """The results of all checks on a run."""
 
     findings: list[Finding]
-    """the leading one first; what follows from another stands under it"""
+    """the most important first; those that another one explains are in its `follows`"""
     checked: list[str]
     unchecked: dict[str, str]
-    """check -> why it could not be made"""
+    """check -> what it lacked"""
 
 
 def diagnose(
@@ -40,15 +40,15 @@ def diagnose(
     exact: bool = True,
     kind: str = "",
 ) -> Diagnosis:
-    """Check a run, or what there is of it so far.
+    """Run all checks on a finished run, or on its updates so far.
 
     Args:
-      metrics: `[S, U]` each, under the names of rlref.metrics; NaN is undefined.
-      config: the settings; checks that need one which is not there are left out.
-      num_updates: how many the whole training has, if more than `U`.
-      seeds: the seeds' ids; 0 to S - 1 without.
-      exact: whether matrix products are of full precision; thresholds on rounding are wider where they are not.
-      kind: "ppo", "dqn" or "cem"; told from the metrics without.
+      metrics: `[S, U]` each, with the names of rlref.metrics; NaN means undefined.
+      config: the settings; checks that need a missing one are skipped.
+      num_updates: updates of the whole planned training, if more than `U`.
+      seeds: the seeds' ids; by default 0 to S - 1.
+      exact: whether matrix products have full float32 precision; if not, thresholds on rounding errors are wider.
+      kind: "ppo", "dqn" or "cem"; by default inferred from the metrics.
     """
     m = Series(metrics, config, num_updates, exact)
     if kind:
@@ -68,7 +68,7 @@ def diagnose(
             except UnknownError as lacking:
                 unchecked[one.name] = str(lacking)
                 continue
-            except Exception as error:  # metrics and settings of somebody's own agent can be anything
+            except Exception as error:  # a custom agent's metrics and settings can be anything
                 unchecked[one.name] = f"metrics and settings that it can read ({in_a_line(error)})"
                 continue
             if m.read and all(np.isnan(metrics[name]).all() for name in m.read):
@@ -81,9 +81,9 @@ def diagnose(
 
 
 def full_precision(devices: Sequence[str] | None = None, precision: str | None = None) -> bool:
-    """Whether matrix products are of full float32 precision, which by default those of GPUs and TPUs are not.
+    """Whether matrix products have full float32 precision; on GPUs and TPUs they do not by default.
 
-    `devices` are the kinds of the devices; without them, it is told of this process.
+    `devices` are device kinds; without them, the devices and the precision of this process count.
     """
     if devices is None:
         import jax
@@ -94,13 +94,13 @@ def full_precision(devices: Sequence[str] | None = None, precision: str | None =
 
 
 def in_setting(finding: Finding, setting: int) -> Finding:
-    """`finding`, and what follows from it, as one of a setting."""
+    """`finding` and those under it, marked with the index of their setting."""
     follows = tuple(in_setting(f, setting) for f in finding.follows)
     return dataclasses.replace(finding, setting=setting, follows=follows)
 
 
 def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int]) -> Finding | None:
-    """What a check found, over its windows; None where nothing lasts."""
+    """The finding of a check; None if its quantity is never beyond the limit for long enough."""
     value, limit = (np.broadcast_to(x, m.shape).astype(np.float64) for x in (look.value, look.limit))
     defined = ~np.isnan(value)
     bad = (value > limit) if look.above else (value < limit)
@@ -111,7 +111,7 @@ def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int
     lasts = enough & (rolling_sum(bad, window) >= one.share * counted - 1e-9)
     if not (lasts & bad).any():
         return None
-    # Every bad update of a window that is bad counts, so that the onset is where it began.
+    # All bad updates of a window that fires count, so that the onset is the first of them.
     reach = np.flip(rolling_sum(np.flip(lasts, -1), window), -1) > 0
     bad &= reach
     rows, updates = np.nonzero(bad)
@@ -136,16 +136,16 @@ def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int
 
 
 def grouped(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:
-    """Findings with what follows from them under them: the worst first, of equals that with the earlier cause.
+    """Nest findings under those that explain them, and sort: the worst first, then those in half of the seeds or more.
 
-    What begins more than `slack` updates after a finding was over does not follow from it.
+    A finding that begins more than `slack` updates after another has ended is not explained by it.
     """
     order = {name: i for i, name in enumerate(CHECKS)}
 
     def explains(cause: Finding, other: Finding) -> bool:
         if other.check not in CHECKS[cause.check].explains or (cause.severity == "INFO" != other.severity):
             return False
-        if cause.check in CHECKS[other.check].explains:  # each could be the other's cause: the earlier one is
+        if cause.check in CHECKS[other.check].explains:  # each can explain the other: take the earlier one
             return (cause.onset, order[cause.check]) < (other.onset, order[other.check])
         return True
 
@@ -161,7 +161,7 @@ def grouped(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:
     left = sorted(findings, key=lambda f: order[f.check])
     out = []
     while left:
-        # A finding that no other explains; in a ring of findings, the first.
+        # A finding that no other explains; the first one, if they explain each other in a cycle.
         root = next((f for f in left if not any(explains(g, f) and meet(g, f) for g in left if g is not f)), left[0])
         left.remove(root)
         under, causes = [], [root]

@@ -1,4 +1,4 @@
-"""What a check found, in one form for runs and environments: how bad, where, what it means, what to try, by whom."""
+"""Findings of checks on runs and environments: severity, onset, meaning, what to try, and the source."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -22,18 +22,18 @@ class Finding:
     tries: str
     """what to try; '' if nothing is to be done"""
     source: str
-    """who says so; "rlref" if the threshold is calibrated here"""
+    """where the check comes from; "rlref" if the threshold was calibrated here"""
     value: float | None = None
-    """what was measured: over seeds, the median of those affected"""
+    """the measured value; with several seeds, the median of the affected ones"""
     threshold: float | None = None
     what: str = ""
     """what `value` is, such as `kl`"""
     onset: int | None = None
-    """first update at which it held, in any seed; None where there are no updates, as for an environment"""
+    """first affected update of any seed; None if there are no updates, as for an environment"""
     last: int | None = None
-    """last update at which it held, in any seed"""
+    """last affected update of any seed"""
     seeds: tuple[int, ...] = ()
-    """the seeds it holds of; none for an environment, or where it is about all seeds together"""
+    """the affected seeds; empty for an environment, or if all seeds share the value"""
     num_seeds: int = 0
     setting: int | None = None
     """which setting, of a run with batched settings"""
@@ -57,7 +57,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
 
 
 def where(finding: Finding) -> str:
-    """Since when and in which seeds, in words; '' for an environment."""
+    """Setting, updates and seeds of a finding, in words; '' for an environment."""
     parts = []
     if finding.setting is not None:
         parts.append(f"setting {finding.setting}")
@@ -84,7 +84,7 @@ def headline(finding: Finding) -> str:
 
 
 def sentence(finding: Finding) -> str:
-    """A finding in one line with its severity, and the worse one that follows from it, if any."""
+    """A finding in one line with its severity, and the worst one that it explains, if that is more severe."""
     worse = [f for f in finding.follows if f.worst == finding.worst != finding.severity]
     explains = f"; it explains {worse[0].severity}: {worse[0].title}" if worse else ""
     return f"{finding.severity}: {headline(finding)}{explains}"

@@ -1,9 +1,10 @@
-"""Training logs of CleanRL, of Stable-Baselines3 (SB3) and in rlref's own TensorBoard files, under rlref's names.
+"""Reading training logs of CleanRL, Stable-Baselines3 (SB3) and rlref's TensorBoard files, under rlref's names.
 
-CleanRL writes TensorBoard events, or CSV exported from Weights & Biases; SB3 progress.csv, or events. What they log was
-read from their sources (ppo.py, dqn.py; logger.py, on_policy_algorithm.py, off_policy_algorithm.py, callbacks.py).
+CleanRL logs are TensorBoard events, or CSV exported from Weights & Biases; SB3 logs are progress.csv, or events. What
+each name means is taken from their code (CleanRL: ppo.py, dqn.py; SB3: logger.py, on_policy_algorithm.py,
+off_policy_algorithm.py, callbacks.py).
 
-`S` seeds, `U` updates, `E` episodes. Points are what was logged under one name: steps `[n]`, values `[n]`.
+`S` seeds, `U` updates, `E` episodes. `Points` holds what was logged under each name: steps `[n]`, values `[n]`.
 """
 
 import ast
@@ -24,8 +25,9 @@ Points = dict[str, tuple[np.ndarray, np.ndarray]]  # name in the log -> steps [n
 Names = dict[str, tuple[str, float]]  # name in the log -> name here, and what to multiply by
 
 CLEANRL: Names = {m.cleanrl: (m.name, 1.0) for m in METRICS if m.cleanrl} | {
-    # Its losses, entropy and approx_kl are the last minibatch's, ours are means over all, SB3's approx_kl over the last
-    # epoch: theirs is larger, as KL grows within an update. It is theirs that the usual 0.02 is about (37 details).
+    # CleanRL logs losses, entropy and approx_kl of the last minibatch, SB3 the mean approx_kl of the last epoch, rlref
+    # means over all minibatches. KL grows within an update, so theirs is larger; the usual limit of 0.02 is for theirs
+    # (37 details).
     "losses/td_loss": ("td_loss", 0.5),  # mse_loss: the whole squared error, ours is half of it
     "losses/q_values": ("value_mean", 1.0),  # Q of the actions taken, of one minibatch
     "charts/epsilon": ("epsilon", 1.0),  # at the end of an episode; not every version has it
@@ -35,20 +37,20 @@ SB3: Names = {
     for m in METRICS
     if m.sb3 and m.name not in ("env_steps", "loss", "td_loss")
 } | {
-    # PPO dumps before it trains: a row's train/... are of the rollout before, and the last rollout's are never there.
+    # SB3's PPO logs before it trains: a row's train/... belong to the previous rollout, and the last ones are missing.
     "train/value_loss": ("value_loss", 0.5),  # mse_loss: the whole squared error, ours is half of it
 }
-# One name for PPO's objective and DQN's loss; the latter is smooth_l1_loss, our Huber form, which has the half already.
+# train/loss is PPO's objective or DQN's loss; the latter is smooth_l1_loss, our Huber loss, with the factor 1/2.
 SB3_LOSS: dict[str, Names] = {"ppo": {"train/loss": ("loss", 1.0)}, "dqn": {"train/loss": ("td_loss", 1.0)}}
 EPISODE = {"charts/episodic_return": "return", "charts/episodic_length": "length"}  # CleanRL: a point per episode
-KINDS = (  # the first that shares a name with the log; rlref's DQN and CEM have an entropy as well
+KINDS = (  # the first that shares a name with the log; entropy comes last, as rlref's DQN and CEM log it too
     ("cem", {"diag/elite_mean"}),
     ("ppo", {"losses/clipfrac", "losses/approx_kl", "losses/policy_loss", "train/clip_fraction", "train/approx_kl"}),
     ("dqn", {"losses/td_loss", "losses/q_values", "charts/epsilon", "rollout/exploration_rate"}),
     ("ppo", {"losses/entropy", "train/entropy_loss"}),  # A2C too: PPO with one epoch (Huang et al. 2022)
 )
 FINITE = {"loss", "policy_loss", "value_loss", "td_loss", "value_mean", "entropy", "approx_kl"}
-"""what is never NaN in a healthy run: from these comes `nonfinite`"""
+"""metrics that are never NaN in a healthy run: `nonfinite` is derived from them"""
 STEPS = ("time/total_timesteps", "global_step")
 WINDOW = 100  # episodes, as in our own metrics and in SB3's
 
@@ -60,7 +62,7 @@ class Log:
     source: str
     """CleanRL, Stable-Baselines3 or rlref"""
     kind: str
-    """ppo, dqn or, of rlref's own, cem; '' if the names do not say"""
+    """ppo, dqn, or cem (only in rlref's own logs); '' if the names do not tell"""
     metrics: dict[str, np.ndarray]
     """`[S, U]` float32, named as in `rlref.metrics`; NaN where nothing was logged, and after a seed's end"""
     config: dict[str, Any]
@@ -74,11 +76,11 @@ class Log:
 def read(paths: Sequence[Path]) -> Log:
     """Read a log per seed: a CSV file, a TensorBoard events file, or a folder that holds one of them.
 
-    An update is a step at which CleanRL logged losses, or SB3 dumped its row. A value logged between two updates counts
-    for the later one, such as what SB3's EvalCallback dumped. Seeds are aligned by their updates' index. Where steps go
-    back, as in a resumed run, what came before is replaced, with a warning.
+    An update is a step at which CleanRL logged losses, or SB3 wrote its row. A value logged between two updates, such
+    as one by SB3's EvalCallback, counts for the later one. Seeds are aligned by update index. Where steps go back, as
+    in a resumed run, earlier values for later steps are dropped, with a warning.
 
-    Raises UsageError if a path is no such log, or if the seeds are not of one project and algorithm.
+    Raises UsageError if a path is no such log, or if the seeds are of different projects or algorithms.
     """
     if not paths:
         raise UsageError("no log was given: give a CSV file, a TensorBoard events file, or a folder, per seed")
@@ -117,7 +119,7 @@ def read(paths: Sequence[Path]) -> Log:
 
 
 def _bookkeeping(tag: str) -> bool:
-    """Whether a name is of clocks and counters; Weights & Biases begins its own with an underscore."""
+    """Whether a name is a clock or a counter; those of Weights & Biases begin with an underscore."""
     return tag.startswith(("time/", "_")) or tag in ("Step", "global_step")
 
 
@@ -138,7 +140,7 @@ def _source(points: Points, path: Path) -> str:
 def _names(source: str, kind: str, tags: Iterable[str]) -> Names:
     if source == "CleanRL":
         return CLEANRL
-    if source == "rlref":  # an agent of the user's own may have more metrics than the table
+    if source == "rlref":  # a custom agent may have metrics that are not in METRICS
         own = {tag: (tag.removeprefix("diag/"), 1.0) for tag in tags if tag.startswith("diag/")}
         return own | {m.tag: (m.name, 1.0) for m in METRICS}
     return SB3 | SB3_LOSS.get(kind, {})
@@ -146,9 +148,9 @@ def _names(source: str, kind: str, tags: Iterable[str]) -> Names:
 
 def _metrics(points: Points, source: str, names: Names) -> dict[str, np.ndarray]:
     """One seed's metrics, `[U]`."""
-    episodic = EPISODE if source == "CleanRL" else {}  # rlref gives the name to what is a mean already
+    episodic = EPISODE if source == "CleanRL" else {}  # in rlref's own logs these names hold means
     wanted = {tag: x for tag, x in points.items() if tag in names}
-    # Only SB3's regular dump has time/fps, the evaluation's has not. An export may lack all that marks an update.
+    # SB3 logs time/fps in its regular rows, not after evaluations. An export may lack every name that marks an update.
     mark = {"CleanRL": "losses/", "Stable-Baselines3": "time/fps", "rlref": ""}[source]
     marks = [steps for tag, (steps, _) in wanted.items() if tag.startswith(mark)]
     updates = np.unique(np.concatenate(marks or [steps for steps, _ in wanted.values()]))
@@ -170,7 +172,7 @@ def _metrics(points: Points, source: str, names: Names) -> dict[str, np.ndarray]
 
 
 def _episodes(name: str, values: np.ndarray, ended: np.ndarray) -> dict[str, np.ndarray]:
-    """Of episodes' values `[E]`: spread over the last 100 of the first `ended`, `[U]`; NaN before the first."""
+    """Mean, std, min and max `[U]` of `values` `[E]` over the last 100 of the first `ended` `[U]` episodes."""
     windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(WINDOW, np.nan), values]), WINDOW)
     spread = {how: np.full(ended.size, np.nan) for how in ("mean", "std", "min", "max")}
     for some in np.array_split(np.flatnonzero(ended), ended.size // 10_000 + 1):  # bounds the memory
@@ -225,7 +227,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read_csv(path: Path) -> Points:
-    """A column per name; empty cells were not logged. Weights & Biases may put "run's name - " before a name."""
+    """One column per name; empty cells were not logged. Weights & Biases may prefix a name with "run's name - "."""
     import pandas as pd
 
     try:
@@ -252,7 +254,7 @@ def _read_csv(path: Path) -> Points:
     with path.open("rb") as file:
         file.seek(-1, 2)
         if file.read() not in b"\r\n" and steps.size > 1 and not steps[-1] >= steps[-2]:
-            timed[-1] = False  # killed while it wrote its last line: 20480 may be 204 there
+            timed[-1] = False  # killed while writing its last line: 20480 may be cut to 204
     if not timed.any():
         raise UsageError(f"{path} has no number in its column {step}")
     points = {}
@@ -264,7 +266,7 @@ def _read_csv(path: Path) -> Points:
 
 
 def _numbers(column: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A column of cells as float64, and whether a number, or the word nan, is there."""
+    """A column as float64, and which of its cells hold a number or the word nan."""
     import pandas as pd
 
     values = pd.to_numeric(column, errors="coerce").to_numpy(float, na_value=np.nan)
@@ -275,9 +277,9 @@ def _numbers(column: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_events(files: list[Path]) -> tuple[Points, dict[str, Any]]:
-    """Scalars and CleanRL's table of settings, up to the first record that is cut off or damaged, of each file.
+    """Scalars and CleanRL's table of settings, of each file up to the first truncated or damaged record.
 
-    A record is its length in 8 bytes, their CRC in 4, an Event, its CRC in 4. They are taken apart here, without CRCs:
+    A record is a length (8 bytes), its CRC (4), an Event, its CRC (4). They are parsed here, without checking CRCs:
     TensorBoard's own reader takes a minute for the events of 1e6 episodes.
     """
     try:

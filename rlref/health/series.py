@@ -1,4 +1,4 @@
-"""What a health check reads: metrics over updates with the training's progress, and arithmetic along a training."""
+"""What a health check reads: metrics and training progress per update, and arithmetic along updates."""
 
 import functools
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ class UnknownError(Exception):
 
 
 class Series:
-    """A run's metrics `[S, U]` as float64, its settings, and where in the training each update is."""
+    """A run's metrics `[S, U]` as float64, its settings, and the training progress at each update."""
 
     def __init__(self, metrics: Mapping[str, np.ndarray], config: Mapping[str, Any], num_updates: int, exact: bool):
         self.metrics, self.config, self.exact = metrics, config, exact
         self.shape = next(iter(metrics.values())).shape
         self.read: set[str] = set()
-        """the metrics that were looked at"""
+        """names of the metrics that were read"""
         self.num_updates = max(num_updates, self.shape[1])
         self.progress = (np.arange(self.shape[1]) + 1) / self.num_updates
         """share of the planned training that is done after each update, `[U]`"""
@@ -38,7 +38,7 @@ class Series:
         return self.config[name]
 
     def window(self, share: float) -> int:
-        """Updates in `share` of the training; one at least for 0, and three for anything more."""
+        """Number of updates in `share` of the training: 1 for a share of 0, else from 3 to 200."""
         return 1 if share == 0 else int(np.clip(round(share * self.num_updates), 3, 200))
 
     def smooth(self, x: np.ndarray, share: float = 0.1) -> np.ndarray:
@@ -48,34 +48,34 @@ class Series:
         return np.where(count >= window / 2, total / np.maximum(count, 1), np.nan)
 
     def at_start(self, x: np.ndarray) -> np.ndarray:
-        """Mean over a fiftieth of the training from where `x` is defined on; NaN if that is late. `[S, 1]`"""
+        """Mean of the first defined values, 2 % of the training long; NaN if none is in its first 10 %. `[S, 1]`"""
         begun = np.cumsum(np.isfinite(x), axis=1)
         early = np.arange(self.shape[1]) < self.window(0.1)
         return mean_where(x, early & (begun <= max(1, round(0.02 * self.num_updates))))
 
     def before(self, x: np.ndarray, share: float) -> np.ndarray:
-        """`x` as it was `share` of the training before; NaN where that is before the start."""
+        """`x` delayed by `share` of the training; NaN where that is before the start."""
         lag = min(self.window(share), self.shape[1])
         return np.concatenate([np.full((self.shape[0], lag), np.nan), x[:, : self.shape[1] - lag]], axis=1)
 
     @property
     def enough_gradient_steps(self) -> Any:
-        """Where there have been so many gradient steps that a critic should have learned; everywhere if not known."""
+        """Where there were more than 1000 gradient steps, so that a critic should have learned; True if unknown."""
         return np.cumsum(self["gradient_steps"], axis=1) > 1000 if "gradient_steps" in self else True
 
     @property
     def actions(self) -> np.ndarray:
-        """The number of a Discrete space's actions, from entropy / log A. `[S, 1]`"""
+        """Number of actions A of a Discrete space, as relative_entropy is entropy / log A. `[S, 1]`"""
         return np.round(np.exp(self.at_start(self["entropy"]) / self.at_start(self["relative_entropy"])))
 
     @property
     def kl(self) -> np.ndarray:
-        """The exact KL; its estimate where a log has no other."""
+        """The exact KL; its estimate `approx_kl` where the exact one was not logged."""
         return self["kl"] if "kl" in self else self["approx_kl"]
 
     @property
     def score(self) -> np.ndarray:
-        """What a seed's score is read from."""
+        """The metric that a seed's score is read from, `[S, U]`."""
         return self["mean_policy_return"] if "mean_policy_return" in self else self["return_mean"]
 
     @functools.cached_property
@@ -84,7 +84,7 @@ class Series:
 
     @functools.cached_property
     def discrete(self) -> bool:
-        """Whether relative_entropy is a share of log A, in [0, 1] from near 1: a Box has a change in nats, from 0."""
+        """Whether relative_entropy is a share of log A, starting near 1; for a Box it is a change in nats, from 0."""
         return bool(np.nanmax(self.at_start(self["relative_entropy"]), initial=-np.inf) > 0.5)
 
 
@@ -108,14 +108,14 @@ def rolling_sum(x: np.ndarray, window: int) -> np.ndarray:
 
 
 def mean_where(x: np.ndarray, where: Any) -> np.ndarray:
-    """Mean over those updates that are defined, `[S, 1]`; NaN where none is."""
+    """Mean over the defined updates where `where` is true, `[S, 1]`; NaN if there are none."""
     some = np.isfinite(x) & where
     count = some.sum(axis=1, keepdims=True)
     return np.where(count > 0, np.where(some, x, 0).sum(axis=1, keepdims=True) / np.maximum(count, 1), np.nan)
 
 
 def spread_so_far(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """How far the largest of all maxima so far is from the smallest of all minima."""
+    """The largest maximum so far minus the smallest minimum so far."""
     return np.fmax.accumulate(high, axis=1) - np.fmin.accumulate(low, axis=1)
 
 

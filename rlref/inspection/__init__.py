@@ -1,1 +1,1 @@
-"""`rlref inspect`: an environment's interface, and what a random policy meets in it."""
+"""`rlref inspect`: checks of an environment's interface, and statistics of a random policy in it."""

@@ -1,4 +1,4 @@
-"""The findings that an inspection can make: of each its severity, what it means, and what to try."""
+"""All findings that an inspection can make, each with its severity, its meaning, and what to try."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ _JONES = "Jones 2021, Debugging RL"
 
 
 class Check(NamedTuple):
-    """What a finding's name stands for."""
+    """What all findings of one name have in common."""
 
     severity: str
     meaning: str
@@ -156,7 +156,7 @@ CHECKS = {
         "rlref",
     ),
 }
-"""All checks: severity unless a finding says otherwise, meaning, what to try, who says so."""
+"""All checks: default severity, meaning, what to try, source."""
 
 
 def found(check: str, title: str, severity: str = "", **measured: Any) -> Finding:
@@ -166,7 +166,7 @@ def found(check: str, title: str, severity: str = "", **measured: Any) -> Findin
 
 
 class UnusableError(Exception):
-    """Ends an inspection, with its last finding if that has not been said: what came after could only repeat it."""
+    """Ends an inspection that cannot go on, with a last finding unless the reason has been reported already."""
 
     def __init__(self, check: str = "", title: str = "") -> None:
         super().__init__(title)

@@ -1,10 +1,10 @@
 """What to look at in an environment before any training: `rlref inspect ENV`.
 
-First whether it keeps gymnax's interface, and which part it breaks; then what a random policy meets there: the scale of
-observations and rewards, returns and lengths of its episodes, the range of value targets, how far it comes (Schulman
-2016, Nuts and Bolts). Importing this takes as long as importing jax.
+First whether it follows gymnax's interface, and which part it violates; then statistics of a random policy: the scale
+of observations and rewards, returns and lengths of its episodes, the range of value targets, and how far it explores
+(Schulman 2016, Nuts and Bolts). Importing this takes as long as importing jax.
 
-Letters: `T` steps, `N` environments side by side, `D` numbers in an observation, flattened.
+Letters: `T` steps, `N` parallel environments, `D` numbers in a flattened observation.
 """
 
 import math
@@ -32,8 +32,6 @@ from rlref.inspection.result import Inspection, Samples
 
 MAX_STEPS = 2**18  # of all environments together
 MAX_NUMBERS = 2**30  # in all observations
-
-
 REPEATS = (1, 2, 4, 8)
 
 
@@ -47,10 +45,10 @@ def inspect(
     seed: int = 0,
     env_params_assignments: Sequence[str] = (),
 ) -> Inspection:
-    """What there is to know about an environment before training on it.
+    """Inspect an environment before training on it.
 
-    `env_id` is as for `rlref.envs.make_env`, or any name if `env` is given. A fault of the environment's is a finding,
-    never an exception; raises UsageError for an unknown id, a value out of range, or a wrong assignment.
+    `env_id` is as for `rlref.envs.make_env`, or any name if `env` is given. A fault of the environment is reported as a
+    finding, never raised; raises UsageError for an unknown id, a value out of range, or an invalid assignment.
     """
     if episodes < 1:
         raise UsageError(f"--episodes is {episodes}; it must be at least 1")
@@ -87,7 +85,7 @@ def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: f
     except Exception as error:
         raise UnusableError("raises", f"running many environments: {said_by(error)}") from error
     returns, lengths = rollout.returns_and_lengths(whole)
-    # An end by a time limit counts as an end here: what would follow is not known.
+    # Truncation counts as termination here, as there is no value to bootstrap from.
     targets = [
         lfilter([1], [1, -gamma], rollout.steps["reward"][a:b, n][::-1].astype(float))[::-1] for n, a, b in whole
     ]
@@ -99,7 +97,7 @@ def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: f
     endings = about_endings(rollout, varied=collector.varied, tells=subject.unreset is not None)
     result.findings += endings
     if any(f.check == "no_auto_reset" for f in endings):
-        return  # what it met after that is none of the environment's episodes
+        return  # without a reset, the later steps belong to no valid episode
     result.findings += about_observations(rollout, subject.obs_space)
     result.findings += about_rewards(result.samples, result.statistics, gamma)
     if not rollout.ended.any():

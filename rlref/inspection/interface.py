@@ -1,4 +1,4 @@
-"""Whether an environment keeps gymnax's interface, and which part it breaks."""
+"""Whether an environment follows gymnax's interface, and which part it violates."""
 
 import re
 import traceback
@@ -30,21 +30,21 @@ def made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
     except UsageError as error:
         if env is None and ":" not in env_id and env_id not in imported_gymnax().registered_envs:
             raise
-        # Only what the environment's own code raised has a cause.
+        # Only errors that the environment's own code raised have a __cause__.
         raise UnusableError("cannot_be_made" if error.__cause__ else "incomplete", first_line(error)) from error
-    except Exception as error:  # the environment's own code, here and below: anything can come
+    except Exception as error:  # here and below, the environment's own code can raise anything
         raise UnusableError("raises", f"default_params raises {said_by(error)}") from error
 
 
 def said_by(error: BaseException) -> str:
-    """An exception in one line, with the last line of the environment's own code that it passed through."""
+    """An exception in one line, with the innermost line of the environment's own code in its traceback."""
     own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{in_a_line(error)}{where}"
 
 
 def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
-    """The environment behind one interface. Appends to the findings; raises UnusableError if nothing can be run."""
+    """Check an environment, and wrap it. Appends to the findings; raises UnusableError if it cannot be run."""
     say = result.findings.append
     spaces = {}
     for name in ("observation_space", "action_space"):
@@ -54,7 +54,7 @@ def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
             bounds = bounds_of(space) if hasattr(space, "low") else None
         except Exception as error:
             raise UnusableError("raises", f"{name} raises {said_by(error)}") from error
-        if bounds is not None and not (bounds[0] <= bounds[1]).all():  # NaN is neither
+        if bounds is not None and not (bounds[0] <= bounds[1]).all():  # also catches NaN
             raise UnusableError("space_wrong", f"{name} has bounds of which the lower is not below the upper")
         if bounds is not None and not bounds[0].size:
             raise UnusableError("space_wrong", f"{name} has the shape {tuple(space.shape)}, with nothing in it")
@@ -74,19 +74,19 @@ def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
         return env.step(key, reset(key)[1], sample(key), params)
 
     def unreset(key: jax.Array, state: Any, action: Any) -> Any:
-        # The key that gymnax's own step gives it. A step that splits otherwise is seen not to agree, and not judged.
+        # Splits the key as gymnax's own step does. If an environment's step splits it otherwise, they are not compared.
         return env.step_env(jax.random.split(key)[0], state, action, params)
 
     key = jax.random.key(0)
     obs, state = _shapes(env, "reset", reset, result)
     try:
         alone, state_alone, *_ = jax.eval_shape(lambda key: unreset(key, reset(key)[1], sample(key)), key)
-    except Exception:  # not every environment has one
+    except Exception:  # not every environment has step_env
         alone = None
     try:
         out = _shapes(env, "step", stepped, result)
     except UnusableError:
-        if alone is not None:  # gymnax's step fails where it selects between what reset and step_env give
+        if alone is not None:  # gymnax's step fails if the types from reset and step_env differ
             _same_types(obs, state, alone, state_alone)
         raise
     number = len(out) if isinstance(out, tuple) else 1
@@ -132,7 +132,7 @@ def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
 
 
 def bounds_of(space: Any) -> tuple[Array, Array]:
-    """Of a Box, in its shape."""
+    """The lower and upper bounds of a Box, in its shape."""
     low, high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (space.low, space.high))
     return low, high
 
@@ -159,7 +159,7 @@ def _sampler(space: Any, say: Callable[[Finding], None]) -> Callable[[jax.Array]
 
 
 def _shapes(env: Any, what: str, function: Callable[[jax.Array], Any], result: Inspection) -> Any:
-    """Shapes and dtypes of what `function` gives for a key; values, if it cannot be traced."""
+    """Shapes and dtypes of what `function` returns for a key; the values, if it cannot be traced."""
     key, failure = jax.random.key(0), None
     try:
         out = jax.eval_shape(function, key)
@@ -192,11 +192,11 @@ def _is_traced(x: Any) -> bool:
 
 
 def _program(function: Callable[..., Any], key: jax.Array) -> Any:
-    """What tracing records, the values of constants included; without jit, whose cache would not run the code again."""
+    """The traced program and the values of its constants; without jit, whose cache would skip running the code."""
     try:
         with jax.disable_jit():
             traced = jax.make_jaxpr(lambda key: function(key))(key)  # a new function, which no cache knows
-    except Exception:  # a loop that cannot do without jit: not to be judged
+    except Exception:  # a loop that only works under jit: not compared
         return None
     constants = [np.asarray(x).tobytes() for x in traced.consts if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return re.sub("0x[0-9a-f]+", "", str(traced)), constants  # without the addresses of functions
@@ -207,7 +207,7 @@ def _type(x: Any) -> str:
 
 
 def _mismatch(a: Any, b: Any) -> str:
-    """Where two trees' shapes and dtypes differ first; '' if nowhere."""
+    """The first difference between two pytrees in structure, shapes or dtypes; '' if there is none."""
     trees: list[Any] = [jax.tree.structure(a), jax.tree.structure(b)]
     if trees[0] != trees[1]:
         return f"{trees[0]} and {trees[1]}"

@@ -1,4 +1,4 @@
-"""What a random policy's steps come to: statistics of observations, rewards and endings, and findings about them."""
+"""Statistics of a random policy's observations, rewards and episode ends, and findings about them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from rlref.inspection.random_policy import Array, Rollout
 from rlref.inspection.result import Samples
 
 EPISODES_PER_ENV = 4
-MAX_DIMENSIONS = 12  # of an observation, looked at one by one
+MAX_DIMENSIONS = 12  # most dimensions of an observation that are shown one by one
 
 
 def _summary(x: Array) -> dict[str, float]:
@@ -23,7 +23,7 @@ def _summary(x: Array) -> dict[str, float]:
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """Whether an observation is too large to be looked at number by number, and has rows and columns."""
+    """Whether an observation has rows and columns, and too many numbers to be shown one by one."""
     return len(shape) in (2, 3) and math.prod(shape) > MAX_DIMENSIONS
 
 
@@ -69,7 +69,7 @@ def statistics_of(samples: Samples, whole: Sequence[tuple[int, int, int]], gamma
 
 
 def about_endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Finding]:
-    """Whether what comes after an end is a reset, and what came before is shown. `varied`: whether resets differ."""
+    """Whether ends are followed by resets, and final_observation is right. `varied`: whether resets differ."""
     ended = rollout.ended
     out: list[Finding] = []
     num_ends = int(ended.sum())
@@ -85,7 +85,7 @@ def about_endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Findin
         how = "every step after the first end ends too" if for_ever else "the episode after an end goes on from there"
         return [found("no_auto_reset", how)]
     if rollout.nonfinite:
-        pass  # NaN is like nothing else
+        pass  # NaN equals nothing, so observations cannot be compared
     elif tells and rollout.steps["own_final"][ended].mean() < 0.5:
         out.append(found("final_observation_wrong", "at an end it is not what step_env gives"))
     elif same and varied and num_ends >= 8:
@@ -93,7 +93,7 @@ def about_endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Findin
     _, lengths = rollout.returns_and_lengths(rollout.episodes(EPISODES_PER_ENV))
     both = rollout.steps["terminated"] & rollout.steps["truncated"]
     if both[ended].all():
-        # Where all lengths are alike, the task itself may end at its time limit.
+        # If all lengths are equal, the task itself may end at its time limit.
         severity = "INFO" if len(set(lengths)) == 1 else ""
         out.append(found("always_both", "every end is both terminated and truncated", severity))
     if ended.shape[1] > 1 and num_ends < ended.size and (ended.any(axis=1) == ended.all(axis=1)).all():
@@ -187,7 +187,7 @@ def about_rewards(samples: Samples, statistics: Mapping[str, Any], gamma: float)
         horizon, length = 1 / (1 - gamma), float(samples.lengths.mean())
         measured = {"value": horizon, "what": "1 / (1 - gamma)"}
         if horizon * 5.001 < length:
-            # Where rewards come more rarely than that, most steps hear of none.
+            # If there is less than one reward per horizon, most steps see none.
             severity = "WARN" if statistics["reward"]["nonzero"] * horizon < 1 else ""
             title = f"discounting reaches {horizon:.4g} steps ahead, a mean episode has {length:.4g}"
             out.append(found("short_horizon", title, severity, threshold=length / 5, **measured))

@@ -1,4 +1,4 @@
-"""The pictures of `rlref inspect`: what a random policy sees and gets, one episode of it, and where it comes."""
+"""The figures of `rlref inspect`: histograms of observations and rewards, one episode, and exploration."""
 
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from rlref.inspection.measurements import MAX_DIMENSIONS, is_image
 from rlref.inspection.random_policy import Array, Rollout
 from rlref.inspection.result import Inspection, Samples
 
-MARKED = 50  # steps of an episode that is drawn with dots
+MARKED = 50  # longest episode, in steps, that is drawn with dots
 
 
 def draw(inspection: Inspection, folder: Path | str) -> list[Path]:
-    """Write histograms.png, episode.png and action_repeat.png to `folder`, made if need be; none without samples.
+    """Write histograms.png, episode.png and action_repeat.png to `folder`, which may be new; none without samples.
 
     Raises UsageError if they cannot be written.
     """
@@ -44,12 +44,12 @@ TITLES = {
 
 
 def shape_of(samples: Samples) -> tuple[int, ...]:
-    """An observation's."""
+    """The shape of an observation."""
     return tuple(getattr(samples.space, "shape", samples.rollout.mean.shape))
 
 
 def _histogram(axes: Axes, x: Array, title: str) -> None:
-    """Shares of values; on a logarithmic scale if nearly all are alike."""
+    """Shares of values; on a logarithmic scale if one bin holds more than 90 %."""
     x = np.asarray(x, np.float64)[np.isfinite(x)]
     values, counts = np.unique(x, return_counts=True)
     spread, gap = np.ptp(values) if len(values) else 0, np.diff(values).min(initial=np.inf)
@@ -64,7 +64,7 @@ def _histogram(axes: Axes, x: Array, title: str) -> None:
         elif whole:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        width = max(1, round(spread / 50))  # of bins for whole numbers: else some would hold one more than others
+        width = max(1, round(spread / 50))  # of bins, whole for integers: else some would hold one more than others
         bins: Any = np.arange(values[0] - 0.5, values[-1] + width, width) if whole else 50
         shares, *_ = axes.hist(x, bins=bins, weights=np.full(len(x), 1 / len(x)))
         top = np.max(shares)
@@ -74,7 +74,7 @@ def _histogram(axes: Axes, x: Array, title: str) -> None:
 
 
 def _dims_shown(r: Rollout) -> Array:
-    """At most a dozen: all, or those that vary most."""
+    """Indices of the observation dimensions to draw: all, or the dozen that vary most."""
     return np.sort(np.argsort(-r.std, kind="stable")[:MAX_DIMENSIONS])
 
 

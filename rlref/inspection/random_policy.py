@@ -1,6 +1,6 @@
-"""A random policy in many environments side by side, which need keep gymnax's interface in part only.
+"""A random policy in many parallel environments, which need to follow gymnax's interface only in part.
 
-Letters: `T` steps, `N` environments side by side, `D` numbers in an observation, flattened.
+Letters: `T` steps, `N` parallel environments, `D` numbers in a flattened observation.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ MIN_STARTS = 64  # resets that are compared
 
 
 class Subject(NamedTuple):
-    """An environment behind one interface, whatever its own is."""
+    """An environment wrapped in one interface, whatever its own is."""
 
     obs_space: Any
     reset: Callable[[jax.Array], Any]
@@ -30,23 +30,23 @@ class Subject(NamedTuple):
     step: Callable[..., Any]
     """key, state, action -> observation, state, reward, terminated, truncated, final observation (None if unusable)"""
     unreset: Callable[..., Any] | None
-    """key, state, action -> the observation that this step leads to, if `step_env` tells"""
+    """key, state, action -> the observation that this step leads to, before any reset; None if it is unknown"""
 
 
 @dataclasses.dataclass
 class Rollout:
-    """What a random policy met in `N` environments side by side; a row of `obs` is an observation, flattened."""
+    """Steps of a random policy in `N` parallel environments; a row of `obs` is a flattened observation."""
 
     mean: Array
     """`[D]`, of the finite ones, as are the next three"""
     std: Array
     low: Array
-    """with the final observations"""
+    """`low` and `high` include final observations"""
     high: Array
     nonfinite: int
-    """of all numbers in observations, final ones included as one"""
+    """count of such numbers in observations; the final observations together count once per dimension"""
     obs: Array
-    """`[n, D]`, a random part of them"""
+    """`[n, D]`, a random sample of the observations"""
     distinct: int
     """different observations"""
     steps: dict[str, Array]
@@ -65,8 +65,8 @@ class Rollout:
     def episodes(self, per_env: int) -> list[tuple[int, int, int]]:
         """(environment, first step, step after the last) of the first `per_env` episodes of each environment.
 
-        As many of each, and fewer if one has fewer: those that end first, of all environments, are the short ones.
-        Only where some environment has not ended one are they those that did end.
+        The same number from each, as the first episodes to end, whatever their environment, are mostly short ones: all
+        are cut to the environment with the fewest. If one has ended none, those that did end are taken, biased or not.
         """
         stops = [np.flatnonzero(column) + 1 for column in self.ended.T]
         least = min(len(x) for x in stops)
@@ -86,10 +86,10 @@ def flat(obs: Any) -> jax.Array:
 
 
 def _stepper(subject: Subject) -> Callable[..., Any]:
-    """One step of one environment, for `lax.scan`, with the range `[D]` of what resets show as `near`.
+    """One step of one environment, for `lax.scan`; `near` is the range `[D]` of the observations after resets.
 
-    Of each step it gives what the policy saw, reward, terminated, truncated, and: `same`, the next observation is the
-    final one; `stray`, it is none of a reset; `own_next`, `own_final`: it, the final one, is what this step led to.
+    Each step yields what the policy saw, reward, terminated, truncated, and whether the next observation is the final
+    one (`same`), lies outside `near` (`stray`), or is what this step led to (`own_next`; the final one: `own_final`).
     """
 
     def close(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -117,12 +117,12 @@ def _stepper(subject: Subject) -> Callable[..., Any]:
 
 
 def data(x: jax.Array) -> jax.Array:
-    """The numbers of keys; anything else as it is."""
+    """The raw data of PRNG keys; anything else unchanged."""
     return jax.random.key_data(x) if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else x
 
 
 class Collector:
-    """A random policy in `num_envs` environments, whose steps come to the host in chunks; compiled once."""
+    """Runs a random policy in `num_envs` environments, copying steps to the host in chunks; compiled once."""
 
     def __init__(self, subject: Subject, num_envs: int) -> None:
         step = _stepper(subject)
@@ -136,7 +136,7 @@ class Collector:
             keys = jax.random.split(key, num_envs)
             obs, state = jax.vmap(subject.reset)(keys)
             carry = obs, state, jax.vmap(subject.sample)(keys), jnp.zeros(num_envs, jnp.int32), bound, -bound
-            # What is weakly typed here is not after a step: `chunk` would be compiled for both.
+            # Weak types here would become strong after a step, and `chunk` would be compiled twice.
             carry = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
             return carry, jax.vmap(flat)(obs), jax.tree.map(data, (obs, state))
 
@@ -159,7 +159,7 @@ class Collector:
         self.start, self.chunk = start, chunk
 
     def collect(self, key: jax.Array, repeat: int, per_env: int, max_steps: int) -> Rollout:
-        """Until each environment has ended `per_env` episodes, or `max_steps` of them all are done."""
+        """Run until each environment has ended `per_env` episodes, or all together have made `max_steps` steps."""
         rng, share, t = np.random.default_rng(0), 1.0, 0
         key, key_start = jax.random.split(key)
         carry, size = self.start(key_start)[0], self.size

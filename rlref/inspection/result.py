@@ -1,4 +1,4 @@
-"""What an inspection gives: findings, statistics, and samples for the pictures."""
+"""The result of an inspection: findings, statistics, and samples for the figures."""
 
 import dataclasses
 from typing import Any
@@ -12,14 +12,14 @@ class Samples:
     """What the pictures show."""
 
     space: Any
-    """of observations"""
+    """the observation space"""
     rollout: Rollout
     returns: Array
     lengths: Array
     targets: Array
     """the discounted return from each step of each episode on"""
     explored: dict[int, Rollout]
-    """by how often each action is repeated"""
+    """action repeat -> rollout"""
 
 
 @dataclasses.dataclass

@@ -33,13 +33,13 @@ def sentence_case(text: str) -> str:
 
 
 def slug(text: str) -> str:
-    """`text` as a part of a file's name or of an id; of different texts different ones."""
+    """`text` as a part of a file's name or of an id; different texts give different ones."""
     safe = re.sub(r"[^\w.]+", "-", text).strip("-.")
     return safe if safe == text else f"{safe}-{zlib.crc32(text.encode(errors='backslashreplace')):08x}"
 
 
 def shortened(text: str, most: int) -> str:
-    """`text` in at most `most` characters, its middle left out; what is no Unicode, as in a folder's name, escaped."""
+    """`text` in at most `most` characters, without its middle; invalid Unicode, as in a folder's name, is escaped."""
     text = text.encode(errors="backslashreplace").decode()
     most = max(most, 5)
     half = (most - 1) // 2
@@ -55,7 +55,7 @@ def distinct(labels: Sequence[str], most: int) -> list[str]:
 
 
 def defined_as(name: str, groups: Sequence[Group]) -> str:
-    """A sentence on what a metric is, without what the table says of agents that are not drawn."""
+    """A sentence that defines a metric, without the parts for agents that are not drawn."""
     if name not in metric_table.BY_NAME:
         return "A metric of this agent's own."
     drawn = {kind_of(group.metrics) for group in groups}
@@ -66,7 +66,7 @@ def defined_as(name: str, groups: Sequence[Group]) -> str:
 
 
 def path_in_words(name: str, group: Group, named: bool) -> str:
-    """Where a metric's IQM starts and ends, and its seeds."""
+    """Where a metric's IQM starts and ends, and the range in which its seeds end."""
     x, steps = group.values(name), group.mean_steps
     iqm = iqm_along(x)
     defined = np.flatnonzero(np.isfinite(iqm))

@@ -3,14 +3,14 @@
     comparison = compare.compare(compare.read(["runs/ppo", "runs/dqn"]))
     comparison.sentences                                    or: rlref compare runs/ppo runs/dqn
 
-A method is a label and a run per environment; the first is the baseline. A seed has two quantities: its final score
-(`Run.scores`), and the mean of its score over training, as the area under its learning curve.
+A method is a label and a run per environment; the first is the baseline. Two quantities of each seed are compared: its
+final score (`Run.scores`), and its mean score over training, that is the area under its learning curve.
 
 One method is called better than another if a permutation test of the difference of their IQMs gives p < .05 and the
-difference's bootstrap interval does not hold 0. The test is exact, however few the seeds, but for the question whether
-both give the same distribution of scores: of 16 normal scores each with equal IQMs but five times the spread in one, it
-alone sees a difference in a quarter of cases. The interval does not mind unequal spreads, but is too narrow with few
-seeds. Both together erred in at most 8 % of cases with the 5 to 32 seeds that were tried, alike or not.
+difference's bootstrap interval excludes 0. The test is exact for any number of seeds, but its null hypothesis is that
+both distributions of scores are equal: with 16 normal scores each, equal IQMs, and five times the spread in one, it
+alone rejects in a quarter of cases. The interval allows for unequal spreads, but is too narrow with few seeds. Both
+together erred in at most 8 % of cases with 5 to 32 seeds, whether the distributions were equal or not.
 """
 
 import dataclasses
@@ -41,18 +41,18 @@ from rlref.runs.run import Run
 Array = np.ndarray
 
 
-GRID = 1001  # points of a learning curve's area
+GRID = 1001  # points of the grid for the area under a learning curve
 THRESHOLDS = 101  # of a performance profile
 
 
 def compare(methods: Sequence[Method], references: Mapping[str, float] | None = None) -> Comparison:
     """Compare every method with the first, on each environment, and on all of them together if there are several.
 
-    `references` are scores that count as 1 when scores are normalised, where `rlref.reference` has none or another.
-    Methods are compared seed by seed ("paired") if they have the same seed ids on every environment, and enough of them
-    (10, see `stats.least_seeds`) that swapping labels within pairs can come below .05. Holm's correction is for the
-    number of methods; the environments, and the second quantity, are further looks that nothing corrects for. Raises
-    UsageError if the methods do not cover the same environments, or there is no score to compare or to normalise by.
+    `references`: environment -> score that counts as 1 when scores are normalised; overriding published ones. Methods
+    are compared seed by seed ("paired") if they have the same seed ids on every environment, and enough of them (10,
+    see `stats.least_seeds`) for swaps of labels within pairs to give p < .05. Holm's correction is for the number of
+    methods; the tests on several environments and on two quantities are not corrected for. Raises UsageError if the
+    methods do not cover the same environments, or there is no score to compare or to normalise by.
     """
     environments = _environments(methods)
     labels = [method.label for method in methods]
@@ -95,7 +95,7 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
 
 
 def _environments(methods: Sequence[Method]) -> list[str]:
-    """The environments of all methods. Raises UsageError where they are not the same, or something cannot be."""
+    """The environments of the methods. Raises UsageError if they differ, or the methods cannot be compared."""
     if len(methods) < 2:
         several = f"; the runs given count as one, {methods[0].label}: label them, as LABEL=PATH" * bool(methods)
         raise UsageError(f"a comparison takes two methods at least, the baseline first{several}")
@@ -115,7 +115,7 @@ def _environments(methods: Sequence[Method]) -> list[str]:
 
 
 class Seeds(NamedTuple):
-    """One method on one environment: what each seed that was trained came to; NaN where it failed."""
+    """One method on one environment: the scores of its trained seeds; NaN where one failed."""
 
     ids: tuple[int, ...]
     final: Array
@@ -129,12 +129,12 @@ class Seeds(NamedTuple):
 
 
 def seeds_of(compared: Sequence[Run]) -> list[Seeds]:
-    """What the seeds of all runs on one environment came to.
+    """The scores of the seeds of each run on one environment.
 
-    A seed that became non-finite and has had no score since has failed, and so has one that never had any. Rows that an
-    interrupted run never began are no seeds. The area is the mean of the score over environment steps, by trapezoids on
-    a grid from 0 to the end of the shortest training of all these runs' seeds, so that all are means over the same
-    steps. Before its first finished episode a seed has no score: its first one stands there.
+    A seed has failed if it became non-finite and has had no score since, or never had one. Rows that an interrupted run
+    never began are left out. The area is the mean score over environment steps, by the trapezoidal rule on a grid from
+    0 to the end of the shortest training of all seeds, so that all means are over the same steps. Before its first
+    finished episode a seed has no score, and its first score is used.
     """
     begun = [np.isfinite(run.metrics["env_steps"]).any(axis=1) for run in compared]
     if not all(one.any() for one in begun):
@@ -151,7 +151,7 @@ def seeds_of(compared: Sequence[Run]) -> list[Seeds]:
 
 
 def _lost(run: Run) -> Array:
-    """Seeds `[S]` that became non-finite and have had no score since; the last one from before would flatter them."""
+    """Whether each seed `[S]` became non-finite and has had no score since: its earlier score would flatter it."""
     if "nonfinite" not in run.metrics:
         return np.zeros(len(run.seeds), bool)
     reached = np.isfinite(run.metrics["env_steps"])
@@ -202,7 +202,7 @@ def _uneven(labels: Sequence[str], environments: Sequence[str], columns: Sequenc
 def _result(
     environment: str | None, quantity: str, labels: Sequence[str], columns: Sequence[Sequence[Seeds]]
 ) -> QuantityResult:
-    """All methods in one quantity; a column holds a method's seeds on each environment."""
+    """One quantity of all methods; a column holds a method's seeds on each environment."""
     raw = [[getattr(one, quantity) for one in column] for column in columns]
     per_environment = [stats.failed_as_worst(row) for row in zip(*raw, strict=True)]
     strata = [list(column) for column in zip(*per_environment, strict=True)]
@@ -278,13 +278,13 @@ def _contrasts(
 
 
 def _paired(method: Sequence[Seeds], baseline: Sequence[Seeds]) -> bool:
-    """Whether seed i can be compared with seed i: a rule that looks at no score."""
+    """Whether seeds can be compared as pairs; the scores have no influence on that."""
     least = stats.least_seeds(paired=True)
     return all(one.ids == other.ids and len(one.ids) >= least for one, other in zip(method, baseline, strict=True))
 
 
 def _verdict(difference: stats.Estimate, p: float, least: float, seeds: int) -> str:
-    """`seeds` are those of the method that has fewer: of one or two no interval can be trusted, whatever p is."""
+    """`seeds`: the number of the method with fewer; with too few no interval can be trusted, whatever p is."""
     if seeds < stats.least_seeds() or least >= stats.ALPHA:
         return "undecidable"
     if p < stats.ALPHA and (difference.low > 0 or difference.high < 0):
@@ -293,7 +293,7 @@ def _verdict(difference: stats.Estimate, p: float, least: float, seeds: int) -> 
 
 
 def _warnings(environment: str, methods: Sequence[Method], seeds: Sequence[Seeds]) -> list[str]:
-    """What speaks against reading too much into the runs on one environment."""
+    """Reasons to read the results on one environment with caution."""
     out = []
     for method, one in zip(methods, seeds, strict=True):
         run, name = method.runs[environment], f"{method.label} on {environment}"
@@ -322,10 +322,10 @@ def _differing(environment: str, methods: Sequence[Method]) -> list[Difference]:
     """The settings of the agent, and the parameters of the environment, that are not the same in all runs."""
     each = [_settings(method.runs[environment]) for method in methods]
     names = dict.fromkeys(name for settings in each for name in settings)
-    if len({settings["agent"] for settings in each}) > 1:  # they have other files and settings: what they share counts
+    if len({settings["agent"] for settings in each}) > 1:  # different agents: compare only settings that all have
         names = {name: None for name in names if name != "agent's file" and all(name in settings for settings in each)}
     elif not all("agent's file" in settings for settings in each):
-        names.pop("agent's file", None)  # a run that was not kept names none
+        names.pop("agent's file", None)  # a run without a folder has none
     rows = [Difference(environment, name, tuple(_shown(x.get(name)) for x in each)) for name in names]
     return [row for row in rows if len(set(row.values)) > 1]
 

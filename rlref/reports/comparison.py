@@ -1,4 +1,4 @@
-"""What a comparison gives: summaries, contrasts, profiles, and all of it together."""
+"""The result of a comparison, and its parts: summaries, contrasts and performance profiles."""
 
 import dataclasses
 from typing import NamedTuple
@@ -12,11 +12,11 @@ QUANTITIES = {"final": "final score", "area": "mean score over training"}
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One method's seeds in one quantity. Failed seeds count as the lowest score of any method there."""
+    """One quantity over one method's seeds. A failed seed counts as the environment's lowest score of any method."""
 
     method: str
     scores: tuple[float, ...]
-    """of each seed, NaN where it failed; over all environments normalised, an environment's after another's"""
+    """per seed, NaN where it failed; over all environments: normalised, one environment after the other"""
     failed: int
     """seeds without a score"""
     iqm: float
@@ -30,7 +30,7 @@ class Summary:
 
     @property
     def num_seeds(self) -> int:
-        """Over all environments the seeds of all of them, together."""
+        """Number of seeds; over all environments, their sum."""
         return len(self.scores)
 
 
@@ -49,15 +49,15 @@ class Contrast:
     p_holm: float
     """the same after Holm's correction for the number of methods"""
     smallest_p: float
-    """the smallest `p_holm` that any split of these scores could give: from .05 on nothing can be decided"""
+    """the smallest `p_holm` that any split of these scores could give; if not below .05, nothing can be decided"""
     probability: float
-    """that a seed of the method beats one of the baseline, a tie counting half"""
+    """probability that a seed of the method beats one of the baseline; ties count half"""
     probability_low: float
     probability_high: float
     paired: bool
-    """whether seed i was compared with seed i"""
+    """whether seeds with the same id were compared as pairs"""
     seeds_needed: int | None
-    """per method, to show a difference of this size in four of five comparisons of two methods; None if it is 0"""
+    """seeds per method to show a difference of this size with 80 % power between two methods; None if it is 0"""
     verdict: str
     """`better` or `worse` if p_holm < .05 and 0 is outside [low, high]; else `not shown` or `undecidable`"""
     sentence: str
@@ -93,7 +93,7 @@ class QuantityResult:
 
 
 class Scale(NamedTuple):
-    """What normalises the scores of an environment: there 0 is a random policy, and 1 the reference."""
+    """How the scores of an environment are normalised: 0 is a random policy, 1 the reference."""
 
     environment: str
     random: float
@@ -116,16 +116,16 @@ class Comparison:
     """What `compare` found."""
 
     methods: tuple[Method, ...]
-    """the baseline first; learning curves are those of their runs"""
+    """the baseline first; their runs hold the learning curves"""
     environments: tuple[str, ...]
     results: tuple[QuantityResult, ...]
     """per environment and quantity"""
     overall: tuple[QuantityResult, ...]
-    """per quantity, over all environments; none for a single one"""
+    """per quantity, over all environments; empty if there is only one, or they cannot be pooled"""
     scales: tuple[Scale, ...]
-    """per environment, of several; none for a single one"""
+    """per environment; empty if there is only one"""
     differing: tuple[Difference, ...]
     warnings: tuple[str, ...]
-    """what speaks against reading too much into it"""
+    """reasons to read the results with caution"""
     sentences: tuple[str, ...]
-    """what it comes to: a sentence per contrast, then what the runs differ in"""
+    """the conclusions: a sentence per contrast, then the settings in which the runs differ"""

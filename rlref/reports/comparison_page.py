@@ -1,4 +1,4 @@
-"""The report of several runs side by side: what stands on its page."""
+"""The report of several runs side by side: the sections of its page."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,17 +1,15 @@
-"""Statistics along a training, for its figures.
+"""Statistics over the course of training, for the figures.
 
 Letters: `S` seeds, `U` updates, `P` updates that are drawn, `B` bins of updates.
 """
 
 import numpy as np
 
-POINTS = 200  # updates at most at which the IQM is drawn
-BINS = 100  # at most, of a seed's line, which goes through the lowest and the highest value of each
-LINE_BINS = 5000  # of all seeds' lines together: that keeps the page small
-
-
-RESAMPLES = 400  # at most, of a bootstrap; a hundred at least
-RESAMPLED = 50_000  # seeds of all resamples together: that keeps it fast
+POINTS = 200  # most updates at which the IQM is drawn
+BINS = 100  # most bins of a seed's line, which goes through the lowest and the highest value of each
+LINE_BINS = 5000  # most bins of all seeds' lines together, to keep the page small
+RESAMPLES = 400  # most resamples of a bootstrap; the least are 100
+RESAMPLED = 50_000  # most seeds in all resamples together, to keep it fast
 
 
 def iqm_along(x: np.ndarray) -> np.ndarray:
@@ -40,9 +38,9 @@ def interval_along(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def drawn_updates(x: np.ndarray) -> np.ndarray:
-    """The updates at which `x` `[S, U]` is drawn, `[P]`: at most POINTS, evenly spaced, the first and the last of them.
+    """The updates at which `x` `[S, U]` is drawn, `[P]`: at most POINTS, evenly spaced from the first to the last.
 
-    Of a metric that is defined at some updates alone, such as an evaluation's, these.
+    A metric that is defined only at some updates, such as an evaluation's, is drawn at those.
     """
     defined = np.flatnonzero(np.isfinite(x).any(axis=0))
     updates = defined if is_sparse(x) else np.arange(x.shape[1])
@@ -67,7 +65,7 @@ def extremes(x: np.ndarray) -> np.ndarray:
 
 
 def evenly(scores: np.ndarray, most: int) -> np.ndarray:
-    """At most `most` rows, evenly from the lowest to the highest score; of more those alone that have a score."""
+    """At most `most` rows, evenly from the lowest to the highest score; if there are more, only rows with a score."""
     if len(scores) <= most:
         return np.arange(len(scores))
     order = np.argsort(scores, kind="stable")

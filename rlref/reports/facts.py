@@ -26,12 +26,12 @@ def setting_name(run: Run, i: int) -> str:
 
 
 def setting_of(run: Run) -> str:
-    """Which of several settings a run is; nothing if it is a whole run."""
+    """Which of several settings a run is, in words; '' for a whole run."""
     return "" if run.setting is None else f"setting {run.setting}"
 
 
 def header(run: Run, title: str) -> Html:
-    """What was run, what it is to answer, how it ended and what came of it."""
+    """The head of a page: what was run, its question, its status, score and size."""
     shape = next(iter(run.metrics.values())).shape
     summary = run.summary
     note = note_of(run)
@@ -56,7 +56,7 @@ def header(run: Run, title: str) -> Html:
 
 
 def interval_in_words(scores: np.ndarray) -> str:
-    """'500 [499, 500]': the IQM and its interval; failed seeds are said."""
+    """'500 [499, 500]': the IQM and its interval, and the number of failed seeds if there are any."""
     low, high = stats.iqm_interval(scores)
     failed = int((~np.isfinite(scores)).sum())
     between = f" [{number(low)}, {number(high)}]" if np.isfinite(low) else ""
@@ -105,7 +105,7 @@ def settings_scores(run: Run) -> Html:
 
 
 def settings_html(run: Run, job: "Job | str") -> Html:
-    """All settings, those first that are not the agent's defaults."""
+    """All settings, beginning with those that differ from the agent's defaults."""
     defaults = defaults_of(job)
     changed = [name for name, x in run.config.items() if name in defaults and x != defaults[name]]
     rows: list[list[str]] = []
@@ -125,7 +125,7 @@ def defaults_of(job: "Job | str") -> dict[str, Any]:
         return {}
     try:
         config = job.module.Config()
-    except TypeError:  # somebody's own, with settings that have no defaults
+    except TypeError:  # a custom agent with settings that have no defaults
         return {}
     return {name: plain(x) for name, x in vars(config).items()}
 
@@ -168,7 +168,7 @@ def devices_in_words(devices: Sequence[str]) -> str:
 
 
 def times_html(run: Run, resumed: bool = False) -> Html:
-    """Where the time went; of a run that was resumed, since then."""
+    """Where the time went; for a resumed run, since it was last resumed."""
     seconds = run.summary.get("seconds")
     if not isinstance(seconds, dict):
         names = {"compile_seconds": "compiling", "train_seconds": "training"}
@@ -190,7 +190,7 @@ def agent_name(run: Run) -> str:
 
 
 def environment_name(run: Run) -> str:
-    """The environment's id; of one given from Python, its class."""
+    """The environment's id; the name of its class if it was given from Python."""
     about = about_of(run)
     return str(about.get("env") or run.config.get("env_id", "an environment"))
 
@@ -205,7 +205,7 @@ def note_of(run: Run) -> str:
 
 
 def about_of(run: Run) -> dict[str, Any]:
-    """What the run's folder says of it; nothing where it has none, or cannot be read."""
+    """The description in the run's folder; empty if there is none, or it cannot be read."""
     try:
         return read_about(run.path) if run.path else {}
     except UsageError:

@@ -36,7 +36,7 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlref",  # the same run gives the same bytes
     "text.color": INK,
-    "text.parse_math": False,  # labels are other people's words
+    "text.parse_math": False,  # a label may contain $
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,
@@ -48,14 +48,14 @@ WIDTH, HEIGHT = 5.3, 3.1  # inches; narrow, so that the letters can be read on a
 
 
 LONGEST_MARK = 16  # letters of a label over marks
-MOST_DECADES = 1e5  # on a logarithmic axis
+MOST_DECADES = 1e5  # largest ratio on a logarithmic axis
 
 
 @contextlib.contextmanager
 def style() -> Iterator[None]:
-    """Figures are made and written in this context."""
+    """The context in which figures have to be made and written."""
     with mpl.rc_context(STYLE), warnings.catch_warnings():
-        # A page's letters come from the reader's fonts, which have those that matplotlib's lack.
+        # A page is shown in the reader's fonts, which have the glyphs that matplotlib's lack.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
 
@@ -82,7 +82,7 @@ def rows_canvas(labels: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def columns_of(labels: Sequence[str]) -> int:
-    """How many labels stand beside each other."""
+    """The number of columns of a legend."""
     return max(1, min(len(labels), 4, 80 // (max(map(len, labels), default=1) + 8)))
 
 
@@ -109,7 +109,7 @@ def label_axes(axes: Axes, name: str, group: Group, label: str = "") -> None:
 
 
 def finish(axes: Axes, name: str, values: np.ndarray) -> str:
-    """Choose the scale of the y axis for what is drawn; returns a sentence on what lies outside, or on the scale."""
+    """Choose the scale of the y axis for `values`; returns a sentence on values outside it or on the scale, or ''."""
     values = values[np.isfinite(values)]
     axes.yaxis.set_major_formatter(plain_numbers())
     if not len(values):
@@ -132,7 +132,7 @@ def finish(axes: Axes, name: str, values: np.ndarray) -> str:
 
 
 def plain_numbers() -> ScalarFormatter:
-    """Ticks as they are; in powers of ten where they are very large or small."""
+    """Tick labels without an offset; in powers of ten if they are very large or small."""
     formatter = ScalarFormatter(useOffset=False)
     formatter.set_powerlimits((-3, 5))
     return formatter

@@ -1,4 +1,4 @@
-"""The figures of a page: each is drawn once, kept, and put in its place with what is marked in it."""
+"""The figures of a page: each is drawn once, with the onsets of findings marked in it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SPREADS = ("target", "advantage", "value", "reward", "td_error", "return", "length")
 
 
-Key = tuple[str, str]  # of a figure: "plot" and a metric, or "spread" and what has a mean, std, min and max
+Key = tuple[str, str]  # of a figure: "plot" and a metric, or "spread" and a quantity with mean, std, min and max
 
 
 class Figures:
@@ -51,7 +51,7 @@ class Figures:
         return kept
 
     def others(self) -> Html:
-        """The metrics that are not drawn yet; in sentences those that never vary, or are undefined everywhere."""
+        """Figures of the metrics that are not drawn yet; constant and undefined ones are listed in sentences."""
         left = sorted(self.metrics - self.done - {"env_steps"})
         constant: dict[str, float] = {}
         for name in left:
@@ -71,7 +71,7 @@ class Figures:
     def spreads(self) -> list[Html]:
         """A figure of each quantity that has a mean, a standard deviation, a minimum and a maximum.
 
-        Of several groups that would be the mean alone: none where that is drawn already.
+        With several groups only the mean would be drawn: there is no figure if it has been drawn already.
         """
         kept = []
         there = spreads_of(self.metrics)
@@ -128,7 +128,7 @@ def figure_html(picture: Picture, marks: Sequence[Mark] = ()) -> Html:
 
 
 def returns_html(figures: Figures, drawn: Sequence[Html]) -> Html:
-    """How to read the figures, and the first ones."""
+    """How to read the figures, and the figures `drawn`."""
     if not drawn:
         return Html("<p>No seed has a score: no episode has ended, or the agent has no such metric.</p>")
     if all(len(g.seeds) <= 1 for g in figures.groups):

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from rlref import stats
 
-HUGE = 1e30  # what is beyond is drawn there: matplotlib's margins overflow
+HUGE = 1e30  # larger values are clipped to it, as matplotlib's margins would overflow
 
 
 class Group(NamedTuple):
@@ -42,7 +42,7 @@ class Group(NamedTuple):
 
     @property
     def mean_steps(self) -> np.ndarray:
-        """Environment steps of each update `[U]`, the mean over seeds: those of CEM differ."""
+        """Environment steps at each update `[U]`, the mean over seeds: with CEM, seeds differ."""
         steps = self.steps
         count = np.isfinite(steps).sum(axis=0)
         return np.where(count > 0, np.nansum(steps, axis=0) / np.maximum(count, 1), np.nan)

@@ -29,7 +29,7 @@ class Html(str):
 
 
 def check_target(out: Path) -> None:
-    """Raise UsageError if `out` is there already and no report, or in no folder."""
+    """Raise UsageError if `out` exists and is not a report, or its folder does not exist."""
     if out.is_dir():
         raise UsageError(f"{out} is a folder; give a file in it, such as {out / 'report.html'}")
     if not out.parent.is_dir():
@@ -82,7 +82,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def section(title: str, content: str, anchor: str = "") -> Html:
-    """A section with a heading; nothing without content. Its id is its title without `anchor`."""
+    """A section with a heading; '' without content. Its id is `anchor`, by default made from the title."""
     anchor = anchor or re.sub(r"\W+", "-", title.lower()).strip("-")
     return Html(f'<section id="{anchor}">\n<h2>{escape(title)}</h2>\n{content}\n</section>' if content else "")
 
@@ -99,7 +99,7 @@ def grid(figures: Iterable[str]) -> Html:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]], headed: bool = True) -> Html:
-    """A table that scrolls in its own box where it is too wide; without `headed` its rows have headings instead."""
+    """A table that scrolls in its own box if it is too wide; if not `headed`, each row's first cell is a heading."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     body = "".join(f"<tr>{''.join(cell(x, i == 0 and not headed) for i, x in enumerate(row))}</tr>\n" for row in rows)
     thead = f"<thead><tr>{head}</tr></thead>\n" if headed else ""

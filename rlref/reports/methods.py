@@ -23,9 +23,9 @@ class Method:
 def read(arguments: Sequence[str]) -> list[Method]:
     """The methods that a command line names: each "path", or "label=path[,path...]" with a run per environment.
 
-    "path#3" is setting 3 of a run with batched settings. Runs without a label are a method each if all runs are on one
-    environment, labelled by their folders; on several, those of one agent are one method. Raises UsageError for what
-    cannot be read, or cannot be told apart.
+    "path#3" is setting 3 of a run with batched settings. If all runs are on one environment, each run without a label
+    is a method, labelled by its folder; on several environments, all such runs of one agent are one method. Raises
+    UsageError if a run cannot be read, or a method has two runs on one environment.
     """
     given = [labelled(argument) for argument in arguments]
     loaded = [(label, [(path, run_at(path)) for path in paths]) for label, paths in given]
@@ -76,7 +76,7 @@ def add(by_environment: dict[str, Run], label: str, run: Run) -> None:
 
 
 def about_of(run: Run) -> dict[str, Any]:
-    """What the run's folder says of it; nothing for a run that was not kept."""
+    """The description in the run's folder; empty for a run without a folder."""
     return read_about(run.path) if run.path else {}
 
 

@@ -1,6 +1,6 @@
 """The figures of a report: curves over environment steps, spreads over training, final scores, maps, profiles.
 
-A figure is drawn once, in the colours of paper. `inline` gives it as SVG for a page, where the style sheet chooses the
+A figure is drawn once, in the colours for print. `inline` gives it as SVG for a page, where the style sheet chooses the
 colours; `save` writes it as files. Letters: `S` seeds, `U` updates, `P` updates that are drawn, `B` bins of updates.
 """
 
@@ -44,8 +44,6 @@ from rlref.reports.figure_parts import (
 from rlref.reports.groups import Group, Mark, Picture
 
 PARTS = ("mean", "std", "min", "max")
-
-
 DRAWN_SEEDS = 64
 
 
@@ -80,7 +78,7 @@ def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = ()) -> Pic
 
 
 def thin_lines(axes: Axes, group: Group, x: np.ndarray, updates: np.ndarray) -> None:
-    """Every seed as a thin line; of very many some."""
+    """Every seed as a thin line; only some of them if there are very many."""
     rows = evenly(group.scores, DRAWN_SEEDS)
     everything = x.shape[1] <= POINTS or is_sparse(x)
     steps, x = group.steps[rows], x[rows]
@@ -95,7 +93,7 @@ def thin_lines(axes: Axes, group: Group, x: np.ndarray, updates: np.ndarray) -> 
 def distribution(what: str, groups: Sequence[Group], marks: Sequence[Mark] = ()) -> Picture | None:
     """`what`_mean, _std, _min and _max over environment steps; None where they are undefined or missing.
 
-    Of several groups the means alone.
+    For several groups only the means are drawn.
     """
     name = f"spread-{slug(what)}"
     if len(groups) > 1:
@@ -127,7 +125,7 @@ def distribution(what: str, groups: Sequence[Group], marks: Sequence[Mark] = ())
 
 
 def final_scores(groups: Sequence[Group]) -> Picture | None:
-    """Every seed's score: of one group from the worst to the best, of several a row each. None if undefined."""
+    """Every seed's score: one group from the worst to the best, or a row per group. None if undefined."""
     if not any(np.isfinite(g.scores).any() for g in groups):
         return None
     figure, axes = rows_canvas(distinct([g.label for g in groups], 24)) if len(groups) > 1 else canvas()

@@ -1,4 +1,4 @@
-"""What a random policy reaches in an environment, and what others have published: 0 and 1 of a normalised score."""
+"""Scores of a random policy and published scores, which are 0 and 1 of a normalised score."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ class Reference(NamedTuple):
 
 _GYMNAX = "gymnax's README, the PPO or ES agents of gymnax-blines"
 
-# SpaceInvaders-MinAtar is not among them: what is published there (131) is of its rules before gymnax 1.0.1.
+# SpaceInvaders-MinAtar is left out: its published score (131) is for its rules before gymnax 1.0.1.
 REFERENCES: dict[str, Reference] = {
     "Acrobot-v1": Reference(-80, _GYMNAX),
     "Asterix-MinAtar": Reference(15, _GYMNAX),

@@ -3,8 +3,8 @@
     report.write(rlref.load("runs/mine"))            runs/mine/report.html; or: rlref report runs/mine
     report.write_comparison(compare.read(["runs/a", "runs/b"]), Path("comparison.html"))
 
-The page holds its style and its figures (SVG), loads nothing from anywhere, and is readable on a phone, in the dark and
-on paper. What is in it of the user's (notes, ids, settings) is escaped.
+The page embeds its style and its figures (SVG), loads nothing, and is readable on a phone, in dark mode and in print.
+Text that comes from the user (notes, ids, settings) is escaped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +27,10 @@ def write(run: Run, out: Path | None = None, pictures: Path | None = None) -> Pa
 
     Args:
       run: the run.
-      out: the page; without it, report.html in the run's folder, of setting 2 alone report-setting-2.html.
-      pictures: a folder for every figure as PNG and SVG; none without.
+      out: the page; by default report.html in the run's folder, or report-setting-2.html for setting 2 alone.
+      pictures: a folder to save every figure in as PNG and SVG; by default they are not saved.
 
-    Raises UsageError where there is no place to write to, or the place holds something else than a report.
+    Raises UsageError if there is no place to write to, or the file there is not a report.
     """
     if out is None:
         if run.path is None:
@@ -62,7 +62,7 @@ def _write(out: Path, pictures: Path | None, made: Callable[[], tuple[str, str, 
     check_target(out)
     with style():
         title, body, drawn = made()
-        # A folder's name may be no Unicode.
+        # A folder's name may be invalid Unicode.
         text = page(title, body).encode(errors="backslashreplace")
         try:
             files.write(out, lambda file: file.write(text))

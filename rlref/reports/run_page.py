@@ -1,4 +1,4 @@
-"""The report of one run: what stands on its page, in order."""
+"""The report of one run: the sections of its page, in order."""
 
 import collections
 
@@ -26,9 +26,7 @@ from rlref.runs.run import Run
 
 LEARNING = ("entropy", "kl", "explained_variance")
 SEARCH = ("elite_mean", "entropy", "kl", "kl_excess", "std_mean", "explained_variance", "selection_bias")
-
-
-MOST_SETTINGS = 7  # of batched settings that get a curve: as many as there are colours
+MOST_SETTINGS = 7  # most batched settings that get a curve: one per colour
 
 
 def page_of_run(run: Run) -> tuple[str, str, list[Picture]]:
@@ -43,7 +41,7 @@ def page_of_run(run: Run) -> tuple[str, str, list[Picture]]:
             marks[plot_key(finding, run)].append(Mark(label, finding.onset, finding.title))
     figures = Figures(groups, marks)
 
-    # Drawn first: the verdicts link to those figures that there are.
+    # Drawn first, as the verdicts link only to figures that exist.
     returns = figures.curves([run.score]) + figures.scores()
     learning = figures.curves(SEARCH if is_search(run) else LEARNING)
     spreads = figures.spreads()
@@ -67,7 +65,7 @@ def page_of_run(run: Run) -> tuple[str, str, list[Picture]]:
 
 
 def groups_of(run: Run) -> tuple[list[Group], Html]:
-    """What is drawn of a run: all seeds, or one group per setting; and a sentence on the settings that are not."""
+    """The groups to draw: all seeds, or one group per batched setting; and a sentence on settings that are left out."""
     if not run.batched:
         return [Group(label_of(run), run.metrics, run.seeds)], Html()
     iqms = np.array([stats.iqm(x) for x in run.scores])
@@ -79,5 +77,5 @@ def groups_of(run: Run) -> tuple[list[Group], Html]:
 
 
 def is_search(run: Run) -> bool:
-    """Whether it searches, as CEM does, and follows no gradient."""
+    """Whether the agent is a search without gradients, as CEM is."""
     return "elite_mean" in run.metrics

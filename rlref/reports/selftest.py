@@ -1,4 +1,4 @@
-"""Whether the comparison errs as often as it says: one run's seeds split in two and compared, many times."""
+"""Whether the comparison's error rate is as stated: one run's seeds are split in two and compared, many times."""
 
 import dataclasses
 from collections import Counter
@@ -17,26 +17,26 @@ class SelfTest:
 
     num_seeds: int
     tied: int
-    """seeds whose score is another's too"""
+    """seeds that share their score with another"""
     splits: int
     shift: float
     """what was added to one half, in standard deviations of the scores"""
     rejected: float
-    """share of splits with p < .05: without a shift about .05, if the test is right"""
+    """share of splits with p < .05; about .05 without a shift, if the test is right"""
     excluded: float
-    """share of splits whose bootstrap interval of the difference does not hold 0: the interval is approximate"""
+    """share of splits whose bootstrap interval of the difference excludes 0; the interval is approximate"""
     usable: bool
-    """whether these scores can come below .05 at all"""
+    """whether these scores can give p < .05 at all"""
     sentence: str
 
 
 def selftest(run: Run, splits: int = 1000, shift: float = 0.0) -> SelfTest:
     """Check the comparison on one run: compare a random half of its seeds with the other half, `splits` times.
 
-    Both halves are of the same training, so p < .05 must come out in 5 % of the splits, less what the number of seeds
-    rounds off, whatever the scores are: that checks the comparison, not the run. With `shift`, that many standard
-    deviations are added to one half: then it should be found. Raises UsageError for a run with batched settings or
-    fewer than four seeds.
+    Both halves are of the same training, so whatever the scores are, p < .05 must come out in 5 % of the splits, or a
+    little less, as with few seeds p takes few values: that checks the comparison, not the run. With `shift`, that many
+    standard deviations are added to one half, and the difference should be found. Raises UsageError for a run with
+    batched settings or fewer than four seeds.
     """
     if run.batched:
         raise UsageError(f"the run has several settings: choose one, as {run.path or 'PATH'}#0")

@@ -1,4 +1,4 @@
-"""Figures out of matplotlib: as SVG for a page, where the style sheet chooses the colours, and as files."""
+"""Export of matplotlib figures: as SVG for a page, where the style sheet chooses the colours, and as files."""
 
 import html
 import io
@@ -13,7 +13,7 @@ from rlref.reports.groups import Picture
 
 
 def inline(picture: Picture) -> str:
-    """The figure as an `<svg>` for a page: no numbers in the way of its words, colours by the page's style sheet."""
+    """The figure as an `<svg>` for a page: `alt` as its accessible label, colours from the page's style sheet."""
     text = svg_of(picture.figure, transparent=True)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style[^>]*>.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
@@ -41,14 +41,14 @@ def svg_of(figure: Figure, transparent: bool) -> str:
 
 
 def shorter_path(path: str) -> str:
-    """A path's coordinates to a tenth of a point: that is what makes the page small."""
+    """A path with coordinates rounded to a tenth of a point, which keeps the page small."""
     path = re.sub(r"-?\d+\.\d+", lambda x: f"{float(x[0]):.1f}".removesuffix(".0"), path)
     path = re.sub(r"\s+", " ", path).strip()
     return path if re.search("[A-KN-Y]", path) else path.replace(" L ", " ")  # after M, a line is meant without L
 
 
 def unique_ids(svg: str, name: str) -> str:
-    """Ids that are referred to, made the figure's own; the others left out: a page holds many figures."""
+    """Prefix ids that are referred to with `name`, and drop all others, as a page holds many figures."""
     used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
     svg = re.sub(r' id="([^"]*)"', lambda x: f' id="{name}-{x[1]}"' if x[1] in used else "", svg)
     return re.sub(r'(url\(#|href="#)([^)"]+)', rf"\g<1>{name}-\g<2>", svg)

@@ -42,7 +42,7 @@ def contrast_in_words(contrast: Contrast, method: Sequence[Array], baseline: Seq
 
 
 def why_undecidable(c: Contrast, method: Sequence[Array], baseline: Sequence[Array], comparisons: int) -> str:
-    """Too few seeds, or too many ties: what the smallest p of untied scores would have been tells which."""
+    """Whether there are too few seeds or too many ties; the smallest p possible without ties tells which."""
     pooled = np.concatenate([*method, *baseline])
     if (pooled == pooled[0]).all():
         return f"no difference: all {len(pooled)} scores are {number(pooled[0])}"
@@ -158,7 +158,7 @@ def number(x: float) -> str:
 
 
 def interval(low: float, high: float, decimals: int | None = None) -> str:
-    """Both ends, with so many decimals if given; in words where a single seed has no interval."""
+    """'[low, high]', with `decimals` if given; '[undefined]' for a single seed, which has no interval."""
     if not math.isfinite(low + high):
         return "[undefined]"
     return f"[{', '.join(number(x) if decimals is None else f'{x:.{decimals}f}' for x in (low, high))}]"

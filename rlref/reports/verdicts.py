@@ -22,7 +22,7 @@ UNNAMED = {  # check -> the metric that its plot shows, where `Finding.what` nam
 
 
 def number_findings(found: Iterable[findings.Finding], under: str = "") -> Iterator[tuple[str, findings.Finding]]:
-    """Every finding with its number: 1, 2 and, for what follows from them, 1.1, 1.2."""
+    """Every finding with its number: 1, 2; those that finding 1 explains have 1.1, 1.2."""
     for i, finding in enumerate(found, 1):
         yield f"{under}{i}", finding
         yield from number_findings(finding.follows, f"{under}{i}.")
@@ -41,7 +41,7 @@ def metric_of(finding: findings.Finding, metrics: Iterable[str], score: str) -> 
 
 
 def plot_key(finding: findings.Finding, run: Run) -> Key:
-    """The figure that a finding is marked in: a metric, or the quantity whose mean or extremes it is about."""
+    """The figure that a finding is marked in: of a metric, or of a quantity with its mean, std, min and max."""
     name = metric_of(finding, run.metrics, run.score)
     what, _, part = name.rpartition("_")
     spread = name != run.score and part in plots.PARTS and what in spreads_of(run.metrics)
@@ -63,7 +63,7 @@ def verdicts_html(
     severity, sentence = lead(diagnosis)
     parts = [f'<p class="lead {severity.lower() or "healthy"}">{badge(severity)} {escape(sentence)}</p>']
     top = {label: f for label, f in numbered if "." not in label}
-    # In full what is wrong; in short what is merely worth knowing, and what is of many settings.
+    # In full: errors and warnings. In short: INFO, and all findings of a run with batched settings.
     full = [label for label, f in top.items() if f.worst != "INFO" and not run.batched]
     parts += [finding_html(label, top[label], figures, run) for label in full]
     parts.append(short_html([(label, f) for label, f in numbered if label.partition(".")[0] not in full], figures, run))
@@ -76,7 +76,7 @@ def verdicts_html(
 
 
 def finding_html(label: str, finding: findings.Finding, figures: Figures, run: Run) -> str:
-    """A finding with all that belongs to it."""
+    """A finding in full, with those that it explains."""
     rows = [
         ("Where", escape(findings.where(finding))),
         ("Measured", escape(findings.measured(finding))),

@@ -1,4 +1,4 @@
-"""Where a trained seed goes, and what it expects there: played for the maps of a page."""
+"""The observations that a trained seed visits, and its values there: episodes played for the maps of a page."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ MAP_DIMENSIONS, MAP_EPISODES, MAP_STEPS = 3, 20, 1000
 
 
 def rebuilt(run: Run) -> "Job | str":
-    """What the run trained; why not, where it cannot be rebuilt."""
+    """The job of a run, rebuilt; the reason, if it cannot be rebuilt."""
     from rlref.runs.job import job_of_folder
 
     if run.trained is not None:
@@ -26,12 +26,12 @@ def rebuilt(run: Run) -> "Job | str":
         return "it was not kept in a folder"
     try:
         return job_of_folder(run.path, **run.given)
-    except Exception as error:  # an agent or an environment of somebody's own can raise anything
+    except Exception as error:  # a custom agent or environment can raise anything
         return str(error) or type(error).__name__
 
 
 def visits_of(run: Run, job: "Job") -> tuple[str, plots.Visits] | str:
-    """What was played, in a sentence, and where it went; only a sentence where there is nothing to draw."""
+    """A sentence on what was played, and the visits; only a sentence if there is nothing to draw."""
     scores = run.scores if run.batched else run.scores[None]
     defined = np.isfinite(scores)
     best = int(np.nanargmax([stats.iqm(x) for x in scores])) if defined.any() else 0
@@ -64,9 +64,9 @@ def visits_of(run: Run, job: "Job") -> tuple[str, plots.Visits] | str:
 
 
 def played(trained: "Trained", row: int, seed: int) -> tuple[np.ndarray, np.ndarray | None, str]:
-    """Greedy episodes of a row on the key of `seed`: what it saw `[N, D]`, and V, or max Q, there `[N]` with its name.
+    """Play greedy episodes of a row with the key of `seed`: observations `[N, D]`, V or max Q `[N]`, and its name.
 
-    None and '' in place of the values for an agent without any.
+    None and '' in place of the values and their name for an agent without values.
     """
     import jax
 

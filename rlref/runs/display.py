@@ -11,7 +11,7 @@ from rlref.health.engine import Diagnosis
 
 
 class Display(Protocol):
-    """Where the runner says what it is doing; rlref.cli shows it on a terminal."""
+    """Where a training says what it is doing."""
 
     def say(self, text: str) -> None: ...
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from rlref.errors import UsageError
 from rlref.runs import files, provenance
-from rlref.runs.pieces import Pieces, assembled, extent, metric_files
+from rlref.runs.metric_pieces import Pieces, assembled, extent, metric_files
 from rlref.settings import out_of_json
 
 try:

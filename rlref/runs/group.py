@@ -18,9 +18,7 @@ from rlref.runs.programs import Programs
 from rlref.runs.stopping import Stop
 
 CHUNK_SECONDS = 0.5  # how long a chunk of updates should take: how often the host looks, and how long Ctrl-C waits
-
-
-CHECKPOINT_SECONDS = 60.0  # and checkpoints, unless the caller says after how many updates
+CHECKPOINT_SECONDS = 60.0  # checkpoints are written this often, unless the caller says after how many updates
 
 
 class Clock:

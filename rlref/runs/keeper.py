@@ -13,7 +13,7 @@ from rlref.runs.display import Display
 from rlref.runs.folder import Folder
 from rlref.runs.group import Group
 from rlref.runs.job import Job
-from rlref.runs.pieces import Pieces, assembled, pieces_until
+from rlref.runs.metric_pieces import Pieces, assembled, pieces_until
 
 WRITE_SECONDS = 5.0  # metrics are written to the run's folder this often
 

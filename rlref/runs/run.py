@@ -15,7 +15,7 @@ from rlref.health.engine import PRECISION, Diagnosis, diagnose, full_precision, 
 from rlref.health.findings import SEVERITIES
 from rlref.runs import files
 from rlref.runs.folder import read_about, read_summary
-from rlref.runs.pieces import Pieces, assembled, extent, metric_files, place_of, read_metrics
+from rlref.runs.metric_pieces import Pieces, assembled, extent, metric_files, place_of, read_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,7 @@ class Run:
 
         `setting` is which one of several, the first without it.
 
-        Raises UsageError if there is no such seed, or, of a run from a folder, what `rlref.trained.of_folder` raises.
+        Raises UsageError if there is no such seed, or, of a run from a folder, what `runs.trained.of_folder` raises.
         """
         if self.trained is None:
             from rlref.runs import trained

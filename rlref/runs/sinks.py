@@ -296,7 +296,9 @@ def validated(given: Sequence[str | Sink], path: Path | None) -> list[str | Sink
     for sink in given:
         if not isinstance(sink, str):
             if lacking := [name for name in methods if not callable(getattr(sink, name, None))]:
-                raise UsageError(f"{sink!r} is no sink: it lacks {lacking[0]}; there are {known}, and rlref.sinks.Sink")
+                raise UsageError(
+                    f"{sink!r} is no sink: it lacks {lacking[0]}; there are {known}, and rlref.runs.sinks.Sink"
+                )
             if isinstance(sink, type):
                 raise UsageError(f"{sink!r} is a class; sinks takes objects, as in {sink.__name__}()")
         elif sink not in BUILT_IN:

@@ -37,7 +37,7 @@ from rlref.runs.folder import Folder, read_about, read_summary
 from rlref.runs.group import Clock, Group
 from rlref.runs.job import Job, check_same, job_of_folder, lengthened
 from rlref.runs.keeper import Keeper
-from rlref.runs.pieces import Pieces, assembled, extent
+from rlref.runs.metric_pieces import Pieces, assembled, extent
 from rlref.runs.plan import Plan, job_bytes, make_plan
 from rlref.runs.programs import compile_programs
 from rlref.runs.run import Run, summarise
@@ -81,7 +81,7 @@ def train(
         trains. There is one when it ends, and one when it is stopped, in any case.
       memory_gb: how much memory training may take, in 1e9 bytes; without it, 80 % of what is free.
       sinks: where metrics go as they come, besides the run's folder: "tensorboard", "csv", "parquet", all of them in
-        the folder, or objects of your own; see `rlref.sinks`. None: "tensorboard", if tensorboardX is installed.
+        the folder, or objects of your own; see rlref/runs/sinks.py. None: "tensorboard", if tensorboardX is installed.
       command: kept in the run's folder.
       display: where to show progress.
 

@@ -3,8 +3,8 @@
     found = ablate.ablate("ppo", ppo.Config(), num_seeds=16)
     found.comparison.sentences                              or: rlref ablate ppo
 
-Tricks may stand in for each other, so ablate all the time (Schulman 2016, "Nuts and Bolts"). One option is changed at a
-time here: of two that do the same, neither looks as if it mattered.
+Tricks may substitute for each other, so ablate all the time (Schulman 2016, "Nuts and Bolts"). Only one option is
+changed at a time here: if two do the same, neither seems to matter.
 """
 
 import dataclasses
@@ -60,12 +60,12 @@ SWITCHES: dict[str, Switch] = {
     "smoothing": _value("smoothing", 0.0, 0.3),  # de Boer et al. 2005, section 2: alpha between .4 and .9
     "num_rollouts": _value("num_rollouts", 1, 4),
 }
-"""Beside those that are true or false, or one of a few words: these are known by their names."""
+"""Options that are recognised by name, in addition to all settings of type bool or Literal."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Ablation:
-    """What came of it."""
+    """The result of an ablation."""
 
     agent: str
     env_id: str
@@ -77,7 +77,7 @@ class Ablation:
     """of every variant with the settings as given"""
 
     def those(self, *verdicts: str) -> list[str]:
-        """The variants of which the comparison's verdict on the final score is one of these."""
+        """The variants whose verdict on the final score is one of `verdicts`."""
         return [c.method for c in self.comparison.results[0].contrasts if c.verdict in verdicts]
 
 
@@ -100,12 +100,12 @@ def ablate(
     Args:
       agent, env, env_params, memory_gb, display: as in `rlref.train`.
       config: the settings to start from.
-      only: the options to switch; without them, all.
+      only: the options to switch; by default all.
       also: setting -> other values to try.
       num_seeds, seed: the seeds of every variant.
-      folder: where the runs' folders go; what is there already of the same ablation is not trained again.
+      folder: where the runs' folders go; runs of the same ablation that are there already are not trained again.
 
-    Raises UsageError where nothing can be switched; `errors.Stopped`.
+    Raises UsageError if nothing can be switched, `errors.Stopped` if a signal stops it.
     """
     module = load_agent(agent)
     made, params = resolved(config.env_id, env, env_params)
@@ -190,7 +190,7 @@ def tables(found: Ablation) -> list[Table]:
 
 
 def sentences(found: Ablation) -> list[str]:
-    """What it comes to."""
+    """The conclusions: which options help, and which hurt."""
     said = {"worse": "hurts", "better": "helps", "not shown": "makes no difference that these seeds show"}
     said["undecidable"] = "cannot be decided with these seeds"
     named = {text: found.those(verdict) for verdict, text in said.items()}
@@ -198,6 +198,6 @@ def sentences(found: Ablation) -> list[str]:
 
 
 def to_json(found: Ablation) -> dict[str, Any]:
-    """What came of it, as plain dictionaries and lists."""
+    """The result as plain dictionaries and lists."""
     value = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
     return value | {"comparison": comparison_to_json(found.comparison)}

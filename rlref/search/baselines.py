@@ -2,8 +2,8 @@
 
     found = baselines.baselines("Acrobot-v1")               or: rlref baselines Acrobot-v1
 
-Which simple things work, and how well, is the first question about a new problem (Schulman 2016, "Nuts and Bolts").
-Agents have their default settings, which were chosen for CartPole-v1: what those do not reach, tuned ones may.
+Which simple methods work, and how well, is the first question about a new problem (Schulman 2016, "Nuts and Bolts").
+Agents have their default settings, which were chosen for CartPole-v1; tuned settings may reach more.
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from rlref.runs.run import Run
 from rlref.search import variants
 from rlref.settings import settings_of
 
-EPISODES = 100  # of the random policy, per seed: as many as an agent's score is the mean of
+EPISODES = 100  # of the random policy, per seed: an agent's score is a mean over as many
 
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """What came of it."""
+    """The result of training all agents."""
 
     env_id: str
     runs: dict[str, Run]
@@ -44,7 +44,7 @@ class Baselines:
 
     @property
     def verdict(self) -> str:
-        """What it comes to, in a sentence."""
+        """The conclusion, in a sentence."""
         result = self.comparison.results[0]
         better = {c.method for c in result.contrasts if c.verdict == "better"}
         if all(c.verdict == "undecidable" for c in result.contrasts):
@@ -77,15 +77,15 @@ def baselines(
     """Train every agent with its defaults, and compare them with a random policy.
 
     Args:
-      env_id: the environment; with `env`, what to call it.
-      total_timesteps: environment steps of one seed. How many a generation of CEM takes depends on how long its
-        episodes last: it trains its default number of generations, or more if they are sure to fit, and its score is
-        that of the last generation within these steps.
+      env_id: the environment; its name in the results if `env` is given.
+      total_timesteps: environment steps of one seed. Those of a CEM generation depend on the length of its episodes:
+        CEM trains its default number of generations, or more if they fit in any case, and its score is that of the
+        last generation within these steps.
       num_seeds, seed: the seeds of every agent.
       env, env_params, memory_gb, display: as in `rlref.train`.
-      folder: where the runs' folders go; what is there already of the same is not trained again.
+      folder: where the runs' folders go; the same runs that are there already are not trained again.
 
-    Raises UsageError where no agent can be trained; `errors.Stopped`.
+    Raises UsageError if no agent can be trained, `errors.Stopped` if a signal stops it.
     """
     display = display or Silent()
     if total_timesteps < 1 or num_seeds < 1:
@@ -130,14 +130,14 @@ def baselines(
 
 
 def cut_to_budget(run: Run, total_timesteps: int) -> Run:
-    """A run as if it had ended with the last update within so many environment steps of each seed."""
+    """A run cut, for each seed, after its last update within `total_timesteps` environment steps."""
     inside = run.metrics["env_steps"] <= total_timesteps
     inside[:, 0] = True
     return dataclasses.replace(run, metrics={name: np.where(inside, x, np.nan) for name, x in run.metrics.items()})
 
 
 def random_run(env_id: str, env: Any, env_params: Any, seeds: range, total_timesteps: int) -> Run:
-    """A run of the random policy: at its start and at its end, each seed's mean return over 100 episodes."""
+    """A run of the random policy: two updates, both with each seed's mean return over 100 episodes."""
     scores = reference.random_returns(env, env_params, EPISODES, seeds).mean(axis=1)
     metrics = {
         "env_steps": np.tile(np.array([1, total_timesteps], np.float32), (len(seeds), 1)),

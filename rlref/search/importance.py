@@ -13,20 +13,20 @@ import numpy as np
 Array = np.ndarray
 RESAMPLES = 1000
 PLACES = np.linspace(0, 1, 50)  # where the fit is drawn
-SPARE = 10  # settings tried beyond the terms of the regression, without which it says nothing
+SPARE = 10  # least residual degrees of freedom; with fewer there is no regression
 
 
 class Importance(NamedTuple):
     """What one setting accounts for."""
 
     share: float
-    """of the variance between the settings tried, corrected for what chance would give (epsilon squared, Kelley 1935):
-    about 0, and as often below it, where the setting does not matter"""
+    """of the variance between the settings tried, corrected for chance (epsilon squared, Kelley 1935): about 0, and
+    possibly negative, if the setting does not matter"""
     low: float
     high: float
     """`low` and `high`: 95 % bootstrap interval over the settings tried"""
     p: float
-    """of the F test that it accounts for nothing"""
+    """p-value of the F test that the setting accounts for nothing"""
 
 
 class Regression(NamedTuple):
@@ -34,12 +34,12 @@ class Regression(NamedTuple):
 
     importances: dict[str, Importance]
     explained: float
-    """share of the variance that all of them account for together, corrected likewise: adjusted R^2"""
+    """share of the variance that all settings together account for, corrected for chance: adjusted R^2"""
     luck: float
-    """share of the variance that is the seeds' luck, by one-way analysis of variance; NaN for one seed. What is left
-    are interactions, and curves that a parabola does not follow"""
+    """share of the variance that is the seeds' luck, by one-way analysis of variance; NaN for one seed. The rest is
+    interactions, and curves that are no parabolas"""
     curves: dict[str, Array]
-    """of each that is a number: the score at PLACES by the fit, the others at their mean"""
+    """numeric setting -> fitted score at PLACES, with the other settings at their mean"""
 
 
 def regression(scores: Array, places: Mapping[str, Array]) -> Regression | None:
@@ -47,8 +47,8 @@ def regression(scores: Array, places: Mapping[str, Array]) -> Regression | None:
 
     Args:
       scores: `[K, S]`, finite.
-      places: setting -> `[K]`: floats, where it was in its range, in [0, 1]: they enter as a parabola; or whole
-        numbers, which of several choices it was.
+      places: setting -> `[K]`: its position in its range as floats in [0, 1], which enter as a parabola; or the index
+        of its choice as integers.
     """
     from scipy import stats
 
@@ -70,7 +70,7 @@ def regression(scores: Array, places: Mapping[str, Array]) -> Regression | None:
     for i, (name, block) in enumerate(blocks.items()):
         q = block.shape[1]
         share = (lost[i] - q * noise) / total
-        # Settings drawn twice make a fit look better than it is: the bootstrap tells the spread, not the place.
+        # Repeated settings make a fit look better than it is: only the bootstrap's spread is used, not its centre.
         low, high = share + np.quantile(resampled[:, i] - resampled[:, i].mean(), [0.025, 0.975])
         p = stats.f.sf(lost[i] / q / noise, q, spare) if noise > 0 else 0.0
         importances[name] = Importance(float(share), float(low), float(high), float(p))
@@ -83,9 +83,9 @@ def regression(scores: Array, places: Mapping[str, Array]) -> Regression | None:
 
 
 def terms(x: Array) -> Array:
-    """The columns that stand for a setting, `[K, q]`: Legendre polynomials of degree 1 and 2, or one of each choice.
+    """The columns of a setting, `[K, q]`: Legendre polynomials of degree 1 and 2, or centred indicators of its choices.
 
-    On uniform places the polynomials are orthogonal to each other and to a constant. The first choice has no column.
+    For uniform places the polynomials are orthogonal to each other and to a constant. The first choice has no column.
     """
     if x.dtype.kind == "f":
         z = 2 * x - 1
@@ -95,10 +95,10 @@ def terms(x: Array) -> Array:
 
 
 def fit(columns: Array, y: Array, owner: Array) -> tuple[Array, Array, Array]:
-    """Least squares of `y` `[R, K]` on `columns` `[R, K, P]`, of which `owner` `[P]` tells whose each is.
+    """Least squares of `y` `[R, K]` on `columns` `[R, K, P]`; `owner` `[P]` : the setting of each, -1 for the constant.
 
-    Returns coefficients `[R, P]`, the residual sum of squares `[R]`, and by how much it would grow without the columns
-    of each owner from 0 on `[R, owners]`.
+    Returns coefficients `[R, P]`, the residual sum of squares `[R]`, and its increase without the columns of each
+    setting `[R, owners]`.
     """
     inverse = np.linalg.pinv(np.swapaxes(columns, 1, 2) @ columns, hermitian=True)
     coefficients = (inverse @ (np.swapaxes(columns, 1, 2) @ y[..., None]))[..., 0]
@@ -120,7 +120,7 @@ def luck(scores: Array) -> float:
 
 
 def ped_anova(scores: Array, places: Mapping[str, Array], target: float) -> dict[str, float] | None:
-    """How far the best settings' distribution of each setting is from that of all; None where optuna is not installed.
+    """How much each setting's distribution among the best differs from that among all; None without optuna.
 
     PED-ANOVA (Watanabe et al. 2023, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary
     Subspaces"), by optuna; the values add up to 1.

@@ -25,10 +25,10 @@ class Range(NamedTuple):
     low: float
     high: float
     scale: str = "linear"
-    """log: uniform in its logarithm; complement: in that of 1 minus it, for what is near 1"""
+    """log: uniform in log(x); complement: uniform in log(1 - x), for values near 1"""
 
     def at(self, place: Array) -> Array:
-        """The values at places in [0, 1], to six digits; on the scale complement, six of what is missing to 1."""
+        """The values at places in [0, 1], rounded to six digits of x, or of 1 - x on the scale complement."""
         low, high = self._forward(np.array([self.low, self.high]))
         y = low + (high - low) * np.asarray(place)
         x = {"linear": lambda: y, "log": lambda: np.exp(y), "complement": lambda: np.exp(-y)}[self.scale]()
@@ -36,7 +36,7 @@ class Range(NamedTuple):
         return np.clip(1 - x if self.scale == "complement" else x, self.low, self.high)
 
     def place(self, value: float) -> float:
-        """Where a value is, as a share of the range."""
+        """The position of a value in the range, on its scale, in [0, 1]."""
         low, here, high = self._forward(np.array([self.low, value, self.high]))
         return float((here - low) / (high - low))
 
@@ -52,9 +52,9 @@ Space = Mapping[str, Range | Choices]
 
 
 def usual(config: Any) -> dict[str, Range]:
-    """What is searched where nobody says otherwise, as the agent's Config has it beside each setting as `search`.
+    """The default ranges of a search: those that the agent's Config gives as `search` metadata of its settings.
 
-    Where a Config says nothing of a setting, what rlref's own agents say of the one of that name.
+    For a setting without one, the range that rlref's own agents give for a setting of that name.
     """
     agents = (load_agent(name).Config for name in NAMES)
     known = {
@@ -67,8 +67,8 @@ def usual(config: Any) -> dict[str, Range]:
 def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Range | Choices]:
     """The space that a command line names: NAME=LOW:HIGH, NAME=LOW:HIGH:SCALE or NAME=A,B,C each.
 
-    Without a scale it is the setting's usual one, or else log for two positive numbers that are a factor of 100 apart,
-    or more. Raises UsageError for anything else.
+    The default scale is that of the setting's usual range; without one, log for two positive numbers that are a factor
+    of 100 or more apart, else linear. Raises UsageError for anything else.
     """
     space: dict[str, Range | Choices] = {}
     ranges = usual(config)
@@ -98,7 +98,7 @@ def parsed_range(name: str, text: str, here: Range | None) -> Range:
 
 
 def parsed_choices(text: str) -> Choices:
-    """A,B,C: Python's numbers, tuples, True, False and None, or else words."""
+    """A,B,C: Python literals (numbers, tuples, True, False, None), or else strings."""
     try:
         return tuple(ast.literal_eval(f"({text},)"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -122,7 +122,7 @@ def check_space(module: ModuleType, config: Any, space: Space | None, env: Any, 
             raise UsageError(f"{name} has the choices {', '.join(map(str, x))}; there must be several, all different")
         for value in x[:2] if isinstance(x, Range) else x:
             check_value(name, getattr(config, name), value)
-            # Settings that do not go together are found when all are drawn; what is never right, at once.
+            # Finds values that are invalid by themselves; invalid combinations are found once settings are drawn.
             agent_of(module, dataclasses.replace(config, **{name: value}), env, env_params)
     return space
 
@@ -149,7 +149,7 @@ def check_value(name: str, here: Any, value: Any) -> None:
 
 
 def draw(space: Space, num_settings: int, seed: int) -> tuple[dict[str, Array], list[dict[str, Any]]]:
-    """Settings, and where each is in its range `[K]`, or which of the choices it is."""
+    """Draw settings: the position of each in its range, or the index of its choice, `[K]`; and their values."""
     uniform = np.random.default_rng(seed).random((len(space), num_settings))
     places = {
         name: u if isinstance(x, Range) else (u * len(x)).astype(int)

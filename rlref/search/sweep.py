@@ -3,11 +3,11 @@
     found = sweep.sweep("ppo", ppo.Config(total_timesteps=100_000), num_settings=256, folder=Path("runs/search"))
     found.best                                              or: rlref sweep ppo --total-timesteps 100000
 
-Settings are drawn uniformly, each on its own scale, and a regression says afterwards which of them mattered (Bergstra &
+Settings are drawn uniformly, each on its own scale, and a regression then tells which of them mattered (Bergstra &
 Bengio 2012, "Random Search for Hyper-Parameter Optimization"; Schulman 2016, "Nuts and Bolts"). The best one is chosen
-by one half of the seeds and reported by the other, as the best of many is partly the luckiest. Then it is trained
-again on fresh seeds, beside the settings the search began from and beside itself with each setting moved a little:
-what breaks by that is too sensitive to be trusted.
+by its score on one half of the seeds and reported by its score on the other, as the best of many is partly lucky. Then
+it is trained again on fresh seeds, together with the settings that the search began from, and with copies of itself in
+which one setting is moved a little: if that breaks it, it is too sensitive to be trusted.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from rlref.settings import settings_of
 
 Array = np.ndarray
 SMALL = 0.1  # a small change moves a setting by this share of its range, on its scale
-BROKEN = 0.5  # it breaks a setting if it costs this share of what was gained over the random policy
+BROKEN = 0.5  # a small change breaks the best setting if it costs this share of its gain over the random policy
 TOP = 0.1  # the best region holds this share of the settings tried, and five at least
 
 
@@ -50,11 +50,11 @@ class Trial:
     scores: tuple[float, ...]
     """of each seed"""
     chosen_by: float
-    """mean score of the seeds that choose, the first half"""
+    """mean score of the first half of the seeds, by which the best is chosen"""
     reported: float
-    """mean score of the other seeds: what the setting is worth"""
+    """mean score of the other half, which had no part in the choice"""
     area: float
-    """mean over training of the choosing seeds' scores: it decides between equals"""
+    """mean score over training of the first half of the seeds, for breaking ties"""
     failed: int
     """seeds without a score: they never finished an episode, or none since they became non-finite"""
 
@@ -69,16 +69,16 @@ class Neighbour:
     low: float
     high: float
     p: float
-    """that it is as good as the best: of the permutation test, by Holm corrected for all neighbours"""
+    """p-value of the permutation test against the best, with Holm's correction for all neighbours"""
     lost: float
-    """share of what the best gained over the random policy that it does not reach; NaN if no gain is shown"""
+    """share of the best's gain over the random policy that it loses; NaN if no gain is shown"""
     breaks: bool
-    """whether that is more than half, and no chance"""
+    """whether it loses more than half of the gain, and is significantly worse"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What a search found."""
+    """The result of a search."""
 
     agent: str
     env_id: str
@@ -89,10 +89,10 @@ class Sweep:
     trials: tuple[Trial, ...]
     """best first"""
     region: dict[str, tuple[Any, ...]]
-    """where the best are (see TOP): of a range the middle 80 %, as (low, high); of choices those that are among them"""
+    """setting -> values of the best (see TOP): of a range the middle 80 %, (low, high); else the choices that occur"""
     regression: importance.Regression | None
     ped_anova: dict[str, float] | None
-    """where optuna is installed"""
+    """None if optuna is not installed"""
     confirmed: Comparison | None
     """the best against the settings the search began from, on fresh seeds"""
     neighbours: tuple[Neighbour, ...]
@@ -142,20 +142,20 @@ def sweep(
     memory_gb: float | None = None,
     display: Display | None = None,
 ) -> Sweep:
-    """Search at random, and say what was found.
+    """Run a random search, and analyse its result.
 
     Args:
       agent, env, env_params, memory_gb, display: as in `rlref.train`.
-      config: what is not searched, and what the best is compared with.
-      space: setting -> its Range, or the choices there are; without it, those that the Config gives. Every
-        combination of choices that shape the program is a program of its own.
+      config: the values of settings that are not searched; the best is compared with it.
+      space: setting -> its Range or its choices; by default the ranges that the Config gives. Every combination of
+        choices for settings that are not traced is compiled as a program of its own.
       num_settings: how many to draw.
-      num_seeds: seeds of each, at least 2; they have the ids from `seed` on, and `seed` draws the settings.
+      num_seeds: seeds of each, at least 2; their ids start at `seed`, which is also the seed of the draws.
       confirm_seeds: fresh seeds to train the best, its neighbours and `config` with; 0 for none.
-      folder: where to keep it: `search`, `confirm` (runs' folders), `trials.csv`, `sweep.json`, `settings.png`. If it
-        holds part of the same sweep already, that is gone on with.
+      folder: where to write `search`, `confirm` (runs' folders), `trials.csv`, `sweep.json`, `settings.png`. If it
+        holds part of the same sweep already, that part is continued.
 
-    Raises UsageError for what cannot be searched; `errors.Stopped`.
+    Raises UsageError for what cannot be searched, `errors.Stopped` if a signal stops it.
     """
     module = load_agent(agent)
     made, params = resolved(config.env_id, env, env_params)
@@ -221,7 +221,7 @@ def sweep(
 
 
 def judged(drawn: Sequence[dict[str, Any]], trained: Sequence[Run]) -> tuple[Trial, ...]:
-    """The settings that were drawn, best first: by the first half of their seeds, and of equals by the area."""
+    """The settings that were drawn, best first: by the mean score of their first half of seeds, ties by area."""
     seeds = compare.seeds_of(trained)
     finals = stats.failed_as_worst([one.final for one in seeds])
     areas = stats.failed_as_worst([one.area for one in seeds])
@@ -260,7 +260,7 @@ def top_of(num_settings: int) -> int:
 
 
 def moved(space: Space, best: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """What a number becomes if it is a little lower, or a little higher, but not beyond its range."""
+    """(setting, value): each number a little lower, and a little higher, but within its range."""
     out = []
     for name, x in space.items():
         if not isinstance(x, Range):
@@ -306,7 +306,7 @@ def write(found: Sweep, places: Mapping[str, Array], scores: Array, folder: Path
 
 
 def tables(found: Sweep) -> list[Table]:
-    """What a search found, for reading."""
+    """The result of a search as tables."""
     regression = found.regression
     rows = []
     for name, x in found.space.items():
@@ -357,7 +357,7 @@ def tables(found: Sweep) -> list[Table]:
 
 
 def sentences(found: Sweep) -> list[str]:
-    """What a search comes to."""
+    """The conclusions of a search."""
     out = []
     if regression := found.regression:
         matter = [name for name, one in regression.importances.items() if one.p < 0.05 / len(regression.importances)]
@@ -382,7 +382,7 @@ def sentences(found: Sweep) -> list[str]:
 
 
 def to_json(found: Sweep) -> dict[str, Any]:
-    """What a search found, as plain dictionaries and lists."""
+    """The result of a search as plain dictionaries and lists."""
     value = {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
     value["space"] = {name: x._asdict() if isinstance(x, Range) else list(x) for name, x in found.space.items()}
     value["trials"] = [dataclasses.asdict(trial) for trial in found.trials]
@@ -398,7 +398,7 @@ def to_json(found: Sweep) -> dict[str, Any]:
 
 
 def figure(found: Sweep, places: Mapping[str, Array], scores: Array) -> Any:
-    """Each setting's mean score over where each of its values was, the regression's curve, and the best."""
+    """The mean scores over the place of each setting, the curve of the regression, and the best."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(places))

@@ -2,8 +2,8 @@
 
     runs = variants.train("ppo", ppo.Config(), {"defaults": {}, "no bonus": {"ent_coef": 0.0}}, num_seeds=16)
 
-Settings that are traced differ from row to row of one program; every combination of the others is a program, and a
-run's folder, of its own. `rlref sweep`, `ablate` and `baselines` train with it.
+Variants that differ only in traced settings are rows of one program; every combination of the other settings is a
+program of its own, with its own run folder. `rlref sweep`, `ablate` and `baselines` train with it.
 """
 
 import dataclasses
@@ -48,10 +48,11 @@ def train(
       agent, num_seeds, seed, env, env_params, memory_gb, display: as in `rlref.train`.
       config: the Config that all variants start from.
       variants: label -> what is changed.
-      folder: where the runs' folders go; if it holds these variants' already, they are gone on with, and only loaded
-        if they are finished.
+      folder: where the runs' folders go; runs of these variants that are there already are resumed, or loaded if they
+        are finished.
 
-    Raises UsageError for a setting that the agent does not have, or a folder of other variants; Stopped.
+    Raises UsageError for a setting that the agent does not have, or a folder of other variants; Stopped if a signal
+    stops it.
     """
     module = load_agent(agent)
     display = display or Silent()
@@ -62,7 +63,7 @@ def train(
     groups = [(labels, batched([configs[label] for label in labels])) for labels in grouped(configs)]
     made, params = resolved(config.env_id, env, env_params)
     for labels, _ in groups:
-        agent_of(module, configs[labels[0]], made, params)  # what cannot be trained is said before anything is
+        agent_of(module, configs[labels[0]], made, params)  # raises for what cannot be trained before anything is
     if folder is not None:
         claim_folder(folder, description_of(module, everyone, range(seed, seed + num_seeds), env, env_params))
     results: dict[str, Run] = {}
@@ -97,7 +98,7 @@ def changed(module: ModuleType, config: Any, changes: Changes) -> Any:
 
 
 def grouped(configs: Mapping[str, Any]) -> list[list[str]]:
-    """The labels of those Configs that one program can train together."""
+    """The labels, grouped by the Configs that one program can train together."""
     groups: dict[str, list[str]] = {}
     for label, config in configs.items():
         # None in place of a traced setting shapes the program, too.
@@ -107,7 +108,7 @@ def grouped(configs: Mapping[str, Any]) -> list[list[str]]:
 
 
 def batched(configs: list[Any]) -> Any:
-    """One Config of several different ones that `grouped` put together: what differs holds a value for each."""
+    """One Config for several that `grouped` put together: a setting that differs holds an array, a value for each."""
     values = {name: [getattr(c, name) for c in configs] for name in traced_settings(configs[0])}
     differ = {name: np.asarray(x, np.float64) for name, x in values.items() if any(y != x[0] for y in x)}
     return dataclasses.replace(configs[0], **differ)
@@ -128,10 +129,7 @@ def description_of(
 
 
 def claim_folder(folder: Path, about: dict[str, Any]) -> None:
-    """Describe in a new folder what is trained there; of an existing one, check that it describes the same.
-
-    Raises UsageError if it does not.
-    """
+    """Write to a new folder what is trained there. Raises UsageError if an existing folder describes something else."""
     file = folder / "variants.json"
     if not file.exists():
         refuse_others(folder)
@@ -145,7 +143,7 @@ def claim_folder(folder: Path, about: dict[str, Any]) -> None:
 
 
 def refuse_others(folder: Path, *parts: str) -> None:
-    """Raise UsageError if a folder holds something, and none of `parts` that are folders of variants."""
+    """Raise UsageError if a folder is not empty, and none of its subfolders `parts` holds variants."""
     holds = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if holds and not any((folder / part / "variants.json").exists() for part in parts):
         raise UsageError(f"{folder} exists already and is never overwritten; give another --run-dir")

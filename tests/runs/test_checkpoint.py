@@ -32,7 +32,7 @@ from rlref.runs.footprint import trace_row
 from rlref.runs.group import Group
 from rlref.runs.job import Job, check_same, lengthened
 from rlref.runs.leaves import named_leaves, with_leaves
-from rlref.runs.pieces import metric_files
+from rlref.runs.metric_pieces import metric_files
 from rlref.runs.plan import Plan, make_plan
 from rlref.settings import config_of, in_json, out_of_json
 

@@ -23,7 +23,7 @@ from rlref.runs import checkpoint, hosts, programs, sinks
 from rlref.runs.display import Silent
 from rlref.runs.folder import read_about
 from rlref.runs.footprint import trace_row
-from rlref.runs.pieces import assembled, extent
+from rlref.runs.metric_pieces import assembled, extent
 
 SMALL = cem.Config(num_generations=20, population_size=8, elite_fraction=0.25, num_rollouts=1, hidden_sizes=(4,))
 SEEDS = 4

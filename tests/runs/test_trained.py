@@ -23,7 +23,7 @@ from rlref.cli import main
 from rlref.errors import UsageError
 from rlref.runs import files, playing, trained
 from rlref.runs.leaves import policy_leaves
-from rlref.runs.pieces import metric_files, read_metrics
+from rlref.runs.metric_pieces import metric_files, read_metrics
 from rlref.runs.reproduce import reproduce
 
 MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}

@@ -44,7 +44,7 @@ class Rollout:
     """`low` and `high` include final observations"""
     high: Array
     nonfinite: int
-    """count of such numbers in observations; the final observations together count once per dimension"""
+    """number of non-finite values in observations; all final observations together count once per dimension"""
     obs: Array
     """`[n, D]`, a random sample of the observations"""
     distinct: int

@@ -48,7 +48,7 @@ THRESHOLDS = 101  # of a performance profile
 def compare(methods: Sequence[Method], references: Mapping[str, float] | None = None) -> Comparison:
     """Compare every method with the first, on each environment, and on all of them together if there are several.
 
-    `references`: environment -> score that counts as 1 when scores are normalised; overriding published ones. Methods
+    `references`: environment -> score that counts as 1 when scores are normalised, overriding published ones. Methods
     are compared seed by seed ("paired") if they have the same seed ids on every environment, and enough of them (10,
     see `stats.least_seeds`) for swaps of labels within pairs to give p < .05. Holm's correction is for the number of
     methods; the tests on several environments and on two quantities are not corrected for. Raises UsageError if the

@@ -8,7 +8,7 @@ import numpy as np
 POINTS = 200  # most updates at which the IQM is drawn
 BINS = 100  # most bins of a seed's line, which goes through the lowest and the highest value of each
 LINE_BINS = 5000  # most bins of all seeds' lines together, to keep the page small
-RESAMPLES = 400  # most resamples of a bootstrap; the least are 100
+RESAMPLES = 400  # most resamples of a bootstrap; at least 100 are drawn
 RESAMPLED = 50_000  # most seeds in all resamples together, to keep it fast
 
 

@@ -95,7 +95,7 @@ def terms(x: Array) -> Array:
 
 
 def fit(columns: Array, y: Array, owner: Array) -> tuple[Array, Array, Array]:
-    """Least squares of `y` `[R, K]` on `columns` `[R, K, P]`; `owner` `[P]` : the setting of each, -1 for the constant.
+    """Least squares of `y` `[R, K]` on `columns` `[R, K, P]`; `owner` `[P]`: the setting of each, -1 for the constant.
 
     Returns coefficients `[R, P]`, the residual sum of squares `[R]`, and its increase without the columns of each
     setting `[R, owners]`.

@@ -398,7 +398,7 @@ def to_json(found: Sweep) -> dict[str, Any]:
 
 
 def figure(found: Sweep, places: Mapping[str, Array], scores: Array) -> Any:
-    """The mean scores over the place of each setting, the curve of the regression, and the best."""
+    """Mean scores against the place of each setting, the curve of the regression, and the best."""
     from matplotlib.figure import Figure
 
     columns = min(4, len(places))

@@ -457,7 +457,7 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
     ]
     worst = {"ERROR": 0.0, "WARN": 0.0, "INFO": 0.0}
     for name, one in CHECKS.items():
-        of = [row for row in good if row["agent"] in one.kinds] if not one.across else None
+        of = [row for row in good if row["agent"] in one.kinds] if not one.shared_by_seeds else None
         if of is None:
             runs_of = [case for case in healthy if case.agent in one.kinds]
             count, total = sum(name in across(case, rest) for case in runs_of), len(runs_of)
@@ -467,7 +467,7 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
         worst[one.severity] = max(worst[one.severity], share)
         fires = sum(name in row["found"] for _, row in sick)
         leads = sum(name == row["leading"] for _, row in sick)
-        unit = " runs" if one.across else ""
+        unit = " runs" if one.shared_by_seeds else ""
         lines.append(
             f"| `{name}` | {one.severity} | {count} of {total}{unit} | {percent(count, total)} | {fires} | {leads} |"
         )
@@ -513,7 +513,7 @@ def across(case: Case, rest: int) -> set[str]:
     """The checks that fire on all seeds of a half together."""
     kept, metrics = load(case)
     half = {name: x[rest::2] for name, x in metrics.items()}
-    return {f for f in names(diagnose(half, kept["config"]).findings) if CHECKS[f].across}
+    return {f for f in names(diagnose(half, kept["config"]).findings) if CHECKS[f].shared_by_seeds}
 
 
 def main() -> None:

@@ -196,4 +196,4 @@ def test_settings_in_a_class_of_ones_own_are_refused_in_a_line():
 
 def test_a_copy_without_ranges_is_searched_in_the_usual_ones(tmp_path):
     module = load_agent(copy_of(ppo, tmp_path, (r'"interval": interval, "search": search', '"interval": interval')))
-    assert space.usual(module.Config()) == space.usual(ppo.Config())
+    assert space.default_ranges(module.Config()) == space.default_ranges(ppo.Config())

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from rlref.errors import in_a_line
-from rlref.health.catalogue import Check, Look
 from rlref.health.checks import CHECKS
 from rlref.health.findings import SEVERITIES, Finding
+from rlref.health.registry import Check, Measurement
 from rlref.health.series import Series, UnknownError, rolling_sum
 
 PRECISION = "jax_default_matmul_precision"
@@ -64,7 +64,7 @@ def diagnose(
                 continue
             m.read.clear()
             try:
-                look = one.look(m)
+                measured = one.measure(m)
             except UnknownError as lacking:
                 unchecked[one.name] = str(lacking)
                 continue
@@ -75,9 +75,9 @@ def diagnose(
                 unchecked[one.name] = "any defined value"
                 continue
             checked.append(one.name)
-            if found := finding_of(one, m, look, window, ids):
+            if found := finding_of(one, m, measured, window, ids):
                 findings.append(found)
-    return Diagnosis(grouped(findings, m.window(0.1)), checked, unchecked)
+    return Diagnosis(nest_by_cause(findings, m.window(0.1)), checked, unchecked)
 
 
 def full_precision(devices: Sequence[str] | None = None, precision: str | None = None) -> bool:
@@ -93,17 +93,17 @@ def full_precision(devices: Sequence[str] | None = None, precision: str | None =
     return precision in ("highest", "float32") or all(device == "cpu" for device in devices)
 
 
-def in_setting(finding: Finding, setting: int) -> Finding:
+def with_setting(finding: Finding, setting: int) -> Finding:
     """`finding` and those under it, marked with the index of their setting."""
-    follows = tuple(in_setting(f, setting) for f in finding.follows)
+    follows = tuple(with_setting(f, setting) for f in finding.follows)
     return dataclasses.replace(finding, setting=setting, follows=follows)
 
 
-def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int]) -> Finding | None:
+def finding_of(one: Check, m: Series, measured: Measurement, window: int, ids: Sequence[int]) -> Finding | None:
     """The finding of a check; None if its quantity is never beyond the limit for long enough."""
-    value, limit = (np.broadcast_to(x, m.shape).astype(np.float64) for x in (look.value, look.limit))
+    value, limit = (np.broadcast_to(x, m.shape).astype(np.float64) for x in (measured.value, measured.limit))
     defined = ~np.isnan(value)
-    bad = (value > limit) if look.above else (value < limit)
+    bad = (value > limit) if measured.above else (value < limit)
     if not bad.any():
         return None
     counted = rolling_sum(defined, window)
@@ -130,12 +130,12 @@ def finding_of(one: Check, m: Series, look: Look, window: int, ids: Sequence[int
         what=one.what,
         onset=int(updates.min()),
         last=int(updates.max()),
-        seeds=() if one.across else tuple(ids[row] for row in affected),
+        seeds=() if one.shared_by_seeds else tuple(ids[row] for row in affected),
         num_seeds=len(ids),
     )
 
 
-def grouped(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:
+def nest_by_cause(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:
     """Nest findings under those that explain them, and sort: the worst first, then those in half of the seeds or more.
 
     A finding that begins more than `slack` updates after another has ended is not explained by it.

@@ -53,7 +53,7 @@ class Series:
         early = np.arange(self.shape[1]) < self.window(0.1)
         return mean_where(x, early & (begun <= max(1, round(0.02 * self.num_updates))))
 
-    def before(self, x: np.ndarray, share: float) -> np.ndarray:
+    def lagged(self, x: np.ndarray, share: float) -> np.ndarray:
         """`x` delayed by `share` of the training; NaN where that is before the start."""
         lag = min(self.window(share), self.shape[1])
         return np.concatenate([np.full((self.shape[0], lag), np.nan), x[:, : self.shape[1] - lag]], axis=1)

@@ -19,7 +19,7 @@ from rlref.envs.params import with_params
 from rlref.errors import UsageError
 from rlref.health.findings import SEVERITIES
 from rlref.inspection.catalogue import UnusableError, found
-from rlref.inspection.interface import check_interface, made, said_by
+from rlref.inspection.interface import check_interface, make_or_check, said_by
 from rlref.inspection.measurements import (
     EPISODES_PER_ENV,
     about_endings,
@@ -27,7 +27,7 @@ from rlref.inspection.measurements import (
     about_rewards,
     statistics_of,
 )
-from rlref.inspection.random_policy import Collector, Subject
+from rlref.inspection.random_policy import Collector, WrappedEnv
 from rlref.inspection.result import Inspection, Samples
 
 MAX_STEPS = 2**18  # of all environments together
@@ -58,7 +58,7 @@ def inspect(
         raise UsageError(f"--seed is {seed}; it must be in [0, 2**32)")
     result = Inspection(env_id)
     try:
-        env, params = made(env_id, env, env_params)
+        env, params = make_or_check(env_id, env, env_params)
         params = with_params(params, env_params_assignments)
         _random_policy(check_interface(env, params, result), result, episodes, gamma, seed)
     except UnusableError as broken:
@@ -69,7 +69,7 @@ def inspect(
     return result
 
 
-def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: float, seed: int) -> None:
+def _random_policy(subject: WrappedEnv, result: Inspection, episodes: int, gamma: float, seed: int) -> None:
     """Let a random policy play. Appends to the findings; fills in statistics and samples."""
     say, key = result.findings.append, jax.random.key(seed)
     try:
@@ -94,7 +94,7 @@ def _random_policy(subject: Subject, result: Inspection, episodes: int, gamma: f
     result.statistics |= statistics_of(result.samples, whole, gamma)
     if collector.alike:
         say(found("reset_ignores_key", f"{collector.num_starts} resets with different keys are all the same"))
-    endings = about_endings(rollout, varied=collector.varied, tells=subject.unreset is not None)
+    endings = about_endings(rollout, varied=collector.varied, has_step_env=subject.step_without_reset is not None)
     result.findings += endings
     if any(f.check == "no_auto_reset" for f in endings):
         return  # without a reset, the later steps belong to no valid episode

@@ -16,11 +16,11 @@ from rlref.envs.interface import check_complete
 from rlref.errors import UsageError, first_line, in_a_line, is_users
 from rlref.health.findings import Finding
 from rlref.inspection.catalogue import UnusableError, found
-from rlref.inspection.random_policy import Array, Subject
+from rlref.inspection.random_policy import Array, WrappedEnv
 from rlref.inspection.result import Inspection
 
 
-def made(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
+def make_or_check(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
     try:
         if env is None:
             env, default = make_env(env_id)
@@ -43,7 +43,7 @@ def said_by(error: BaseException) -> str:
     return f"{in_a_line(error)}{where}"
 
 
-def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
+def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
     """Check an environment, and wrap it. Appends to the findings; raises UnusableError if it cannot be run."""
     say = result.findings.append
     spaces = {}
@@ -73,14 +73,14 @@ def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
     def stepped(key: jax.Array) -> Any:
         return env.step(key, reset(key)[1], sample(key), params)
 
-    def unreset(key: jax.Array, state: Any, action: Any) -> Any:
+    def step_without_reset(key: jax.Array, state: Any, action: Any) -> Any:
         # Splits the key as gymnax's own step does. If an environment's step splits it otherwise, they are not compared.
         return env.step_env(jax.random.split(key)[0], state, action, params)
 
     key = jax.random.key(0)
     obs, state = _shapes(env, "reset", reset, result)
     try:
-        alone, state_alone, *_ = jax.eval_shape(lambda key: unreset(key, reset(key)[1], sample(key)), key)
+        alone, state_alone, *_ = jax.eval_shape(lambda key: step_without_reset(key, reset(key)[1], sample(key)), key)
     except Exception:  # not every environment has step_env
         alone = None
     try:
@@ -127,8 +127,14 @@ def check_interface(env: Any, params: Any, result: Inspection) -> Subject:
         final = info["final_observation"] if has_final else None
         return obs, state, jnp.asarray(reward, jnp.float32).reshape(()), *ends, final
 
-    tells = alone is not None and not _mismatch(next_obs, alone)
-    return Subject(spaces["observation_space"], reset, sample, step, (lambda *a: unreset(*a)[0]) if tells else None)
+    has_step_env = alone is not None and not _mismatch(next_obs, alone)
+    return WrappedEnv(
+        spaces["observation_space"],
+        reset,
+        sample,
+        step,
+        (lambda *a: step_without_reset(*a)[0]) if has_step_env else None,
+    )
 
 
 def bounds_of(space: Any) -> tuple[Array, Array]:

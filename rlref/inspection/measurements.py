@@ -68,7 +68,7 @@ def statistics_of(samples: Samples, whole: Sequence[tuple[int, int, int]], gamma
     return out
 
 
-def about_endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Finding]:
+def about_endings(rollout: Rollout, *, varied: bool, has_step_env: bool) -> list[Finding]:
     """Whether ends are followed by resets, and final_observation is right. `varied`: whether resets differ."""
     ended = rollout.ended
     out: list[Finding] = []
@@ -78,15 +78,15 @@ def about_endings(rollout: Rollout, *, varied: bool, tells: bool) -> list[Findin
     after = np.cumsum(ended, axis=0) - ended > 0
     firsts = np.where(ended.any(axis=0), ended.argmax(axis=0) + 1, len(ended))
     for_ever = after.sum() >= 8 and ended[after].all() and firsts.mean() > 1
-    tells = tells and bool((~ended).any()) and bool(rollout.steps["own_next"][~ended].all())
+    has_step_env = has_step_env and bool((~ended).any()) and bool(rollout.steps["own_next"][~ended].all())
     same, own = (bool(rollout.steps[name][ended].all()) for name in ("same", "own_next"))
-    stays = own if tells else same
-    if for_ever or (stays and (rollout.steps["stray"][ended].mean() > 0.5 or (tells and varied))):
+    stays = own if has_step_env else same
+    if for_ever or (stays and (rollout.steps["stray"][ended].mean() > 0.5 or (has_step_env and varied))):
         how = "every step after the first end ends too" if for_ever else "the episode after an end goes on from there"
         return [found("no_auto_reset", how)]
     if rollout.nonfinite:
         pass  # NaN equals nothing, so observations cannot be compared
-    elif tells and rollout.steps["own_final"][ended].mean() < 0.5:
+    elif has_step_env and rollout.steps["own_final"][ended].mean() < 0.5:
         out.append(found("final_observation_wrong", "at an end it is not what step_env gives"))
     elif same and varied and num_ends >= 8:
         out.append(found("final_observation_wrong", "at every end it is the next episode's first observation"))

@@ -19,7 +19,7 @@ MAX_KEPT = 20_000  # observations
 MIN_STARTS = 64  # resets that are compared
 
 
-class Subject(NamedTuple):
+class WrappedEnv(NamedTuple):
     """An environment wrapped in one interface, whatever its own is."""
 
     obs_space: Any
@@ -29,7 +29,7 @@ class Subject(NamedTuple):
     """key -> a random action"""
     step: Callable[..., Any]
     """key, state, action -> observation, state, reward, terminated, truncated, final observation (None if unusable)"""
-    unreset: Callable[..., Any] | None
+    step_without_reset: Callable[..., Any] | None
     """key, state, action -> the observation that this step leads to, before any reset; None if it is unknown"""
 
 
@@ -85,7 +85,7 @@ def flat(obs: Any) -> jax.Array:
     return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(obs)])
 
 
-def _stepper(subject: Subject) -> Callable[..., Any]:
+def _stepper(subject: WrappedEnv) -> Callable[..., Any]:
     """One step of one environment, for `lax.scan`; `near` is the range `[D]` of the observations after resets.
 
     Each step yields what the policy saw, reward, terminated, truncated, and whether the next observation is the final
@@ -103,7 +103,7 @@ def _stepper(subject: Subject) -> Callable[..., Any]:
         ended = terminated | truncated
         shown = flat(next_obs)
         last = shown if final is None else flat(final)
-        alone = None if subject.unreset is None else flat(subject.unreset(key_env, state, action))
+        alone = None if subject.step_without_reset is None else flat(subject.step_without_reset(key_env, state, action))
         slack = 0.05 * (near[1] - near[0]) + 1e-5
         seen = {"obs": flat(obs), "reward": reward, "terminated": terminated, "truncated": truncated}
         seen["same"] = jnp.bool(False) if final is None else close(last, shown)
@@ -116,7 +116,7 @@ def _stepper(subject: Subject) -> Callable[..., Any]:
     return step
 
 
-def data(x: jax.Array) -> jax.Array:
+def raw_key_data(x: jax.Array) -> jax.Array:
     """The raw data of PRNG keys; anything else unchanged."""
     return jax.random.key_data(x) if jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key) else x
 
@@ -124,7 +124,7 @@ def data(x: jax.Array) -> jax.Array:
 class Collector:
     """Runs a random policy in `num_envs` environments, copying steps to the host in chunks; compiled once."""
 
-    def __init__(self, subject: Subject, num_envs: int) -> None:
+    def __init__(self, subject: WrappedEnv, num_envs: int) -> None:
         step = _stepper(subject)
         key = jax.random.key(0)
         self.num_envs, self.size = num_envs, jax.eval_shape(lambda: flat(subject.reset(key)[0])).size
@@ -138,7 +138,7 @@ class Collector:
             carry = obs, state, jax.vmap(subject.sample)(keys), jnp.zeros(num_envs, jnp.int32), bound, -bound
             # Weak types here would become strong after a step, and `chunk` would be compiled twice.
             carry = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
-            return carry, jax.vmap(flat)(obs), jax.tree.map(data, (obs, state))
+            return carry, jax.vmap(flat)(obs), jax.tree.map(raw_key_data, (obs, state))
 
         starts = [start(key)[1:] for key in jax.random.split(key, -(-MIN_STARTS // num_envs))]
         firsts, leaves = (jax.tree.map(lambda *x: np.concatenate(x), *part) for part in zip(*starts, strict=True))

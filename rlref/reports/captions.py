@@ -12,7 +12,7 @@ from rlref.contract import NAMES
 from rlref.health import findings
 from rlref.health.series import kind_of
 from rlref.reports.curve_statistics import iqm_along
-from rlref.reports.groups import Group
+from rlref.reports.figure_data import Group
 
 
 def number(x: float) -> str:

@@ -1,7 +1,9 @@
 """Comparing runs: is one method better than another, by how much, and could it be chance?
 
-    comparison = compare.compare(compare.read(["runs/ppo", "runs/dqn"]))
-    comparison.sentences                                    or: rlref compare runs/ppo runs/dqn
+    from rlref.reports.compare import compare
+    from rlref.reports.methods import read
+
+    compare(read(["runs/ppo", "runs/dqn"])).sentences       or: rlref compare runs/ppo runs/dqn
 
 A method is a label and a run per environment; the first is the baseline. Two quantities of each seed are compared: its
 final score (`Run.scores`), and its mean score over training, that is the area under its learning curve.
@@ -24,7 +26,7 @@ from rlref import stats
 from rlref.errors import UsageError
 from rlref.health import findings
 from rlref.reports import reference
-from rlref.reports.comparison import (
+from rlref.reports.comparison_result import (
     QUANTITIES,
     Comparison,
     Contrast,
@@ -70,7 +72,7 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
         warnings.append(f"the parameters of {', '.join(changed)} differ: the methods had other tasks there")
     overall = []
     columns = [list(column) for column in zip(*seeds.values(), strict=True)]
-    if several and (uneven := _uneven(labels, environments, columns)):
+    if several and (uneven := _why_not_pooled(labels, environments, columns)):
         warnings.append(uneven)
     elif several:
         normalised = [
@@ -142,7 +144,7 @@ def seeds_of(compared: Sequence[Run]) -> list[Seeds]:
     end = min(stats.last(run.metrics["env_steps"])[rows].min() for run, rows in zip(compared, begun, strict=True))
     out = []
     for run, rows in zip(compared, begun, strict=True):
-        lost = _lost(run)
+        lost = _failed_seeds(run)
         final = np.where(lost, np.nan, run.scores.astype(np.float64))
         area = np.where(lost, np.nan, _areas(run, float(end)))
         ids = tuple(int(seed) for seed, trained in zip(run.seeds, rows, strict=True) if trained)
@@ -150,7 +152,7 @@ def seeds_of(compared: Sequence[Run]) -> list[Seeds]:
     return out
 
 
-def _lost(run: Run) -> Array:
+def _failed_seeds(run: Run) -> Array:
     """Whether each seed `[S]` became non-finite and has had no score since: its earlier score would flatter it."""
     if "nonfinite" not in run.metrics:
         return np.zeros(len(run.seeds), bool)
@@ -189,7 +191,7 @@ def _normalised(seeds: Seeds, scale: Scale) -> Seeds:
     return Seeds(seeds.ids, (seeds.final - scale.random) / span, (seeds.area - scale.random) / span)
 
 
-def _uneven(labels: Sequence[str], environments: Sequence[str], columns: Sequence[Sequence[Seeds]]) -> str:
+def _why_not_pooled(labels: Sequence[str], environments: Sequence[str], columns: Sequence[Sequence[Seeds]]) -> str:
     """Why scores cannot be pooled over environments; "" where they can."""
     for label, column in zip(labels, columns, strict=True):
         numbers = [len(one.ids) for one in column]

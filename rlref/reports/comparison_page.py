@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 
 from rlref.errors import UsageError
 from rlref.reports import compare, plots
-from rlref.reports.comparison import Comparison
+from rlref.reports.comparison_result import Comparison
 from rlref.reports.facts import in_words, interval_in_words, status_of
+from rlref.reports.figure_data import Group, Picture
 from rlref.reports.figure_parts import SERIES
 from rlref.reports.figures import Figures, figure_html, returns_html
-from rlref.reports.groups import Group, Picture
 from rlref.reports.markup import Html, badge, escape, folded, grid, listed, section, table
 from rlref.reports.methods import Method
 from rlref.reports.run_page import LEARNING, SEARCH, is_search
 from rlref.reports.tables import comparison_tables
-from rlref.reports.verdicts import lead
+from rlref.reports.verdicts import leading_sentence
 
 
 def page_of_methods(
@@ -71,7 +71,7 @@ def runs_table(methods: Sequence[Method]) -> Html:
     rows: list[list[str]] = []
     for i, method in enumerate(methods):
         for environment, run in method.runs.items():
-            severity, sentence = lead(run.diagnose())
+            severity, sentence = leading_sentence(run.diagnose())
             shape = next(iter(run.metrics.values())).shape
             about = [environment, run.agent, str(len(run.seeds)), f"{shape[-1]:,}", status_of(run)]
             verdict = Html(f'<span class="{severity.lower() or "healthy"}">{badge(severity)}</span> {escape(sentence)}')

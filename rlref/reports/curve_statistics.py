@@ -9,7 +9,7 @@ POINTS = 200  # most updates at which the IQM is drawn
 BINS = 100  # most bins of a seed's line, which goes through the lowest and the highest value of each
 LINE_BINS = 5000  # most bins of all seeds' lines together, to keep the page small
 RESAMPLES = 400  # most resamples of a bootstrap; at least 100 are drawn
-RESAMPLED = 50_000  # most seeds in all resamples together, to keep it fast
+MAX_RESAMPLED_SEEDS = 50_000  # most seeds in all resamples together, to keep it fast
 
 
 def iqm_along(x: np.ndarray) -> np.ndarray:
@@ -30,7 +30,7 @@ def interval_along(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     high = low.copy()
     defined = np.isfinite(x).sum(axis=0) >= 2
     if defined.any():
-        resamples = int(np.clip(RESAMPLED // len(x), 100, RESAMPLES))
+        resamples = int(np.clip(MAX_RESAMPLED_SEEDS // len(x), 100, RESAMPLES))
         chosen = np.random.default_rng(0).integers(len(x), size=(resamples, len(x)))
         means = np.concatenate([iqm_along(x[:, defined][part]) for part in np.array_split(chosen, 20)])
         low[defined], high[defined] = np.nanquantile(means, (0.025, 0.975), axis=0)

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, ScalarFo
 
 from rlref import metrics as metric_table
 from rlref.reports.captions import number, shortened
-from rlref.reports.groups import Group, Mark
+from rlref.reports.figure_data import Group, Mark
 
 PAPER, INK, MUTED, GRID, MARK = "#fefefe", "#1f2328", "#59636e", "#d8dee4", "#b5460f"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")  # after Okabe & Ito 2008
@@ -48,7 +48,7 @@ WIDTH, HEIGHT = 5.3, 3.1  # inches; narrow, so that the letters can be read on a
 
 
 LONGEST_MARK = 16  # letters of a label over marks
-MOST_DECADES = 1e5  # largest ratio on a logarithmic axis
+MAX_LOG_RATIO = 1e5  # largest ratio on a logarithmic axis
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def label_axes(axes: Axes, name: str, group: Group, label: str = "") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def finish(axes: Axes, name: str, values: np.ndarray) -> str:
+def set_y_scale(axes: Axes, name: str, values: np.ndarray) -> str:
     """Choose the scale of the y axis for `values`; returns a sentence on values outside it or on the scale, or ''."""
     values = values[np.isfinite(values)]
     axes.yaxis.set_major_formatter(plain_numbers())
@@ -118,7 +118,7 @@ def finish(axes: Axes, name: str, values: np.ndarray) -> str:
         axes.set_ylim(-1.05, 1.05)
         return f"Values below -1 are outside; the lowest is {number(values.min())}."
     largest = np.abs(values).max()
-    usual = max(float(np.median(np.abs(values[values != 0]))) if largest else 1.0, largest / MOST_DECADES)
+    usual = max(float(np.median(np.abs(values[values != 0]))) if largest else 1.0, largest / MAX_LOG_RATIO)
     if largest > 1000 * usual:
         linear = 10 ** np.floor(np.log10(usual))
         axes.set_yscale("symlog", linthresh=linear)

@@ -8,7 +8,7 @@ import numpy as np
 from rlref.reports import plots
 from rlref.reports.captions import number
 from rlref.reports.curve_statistics import evenly
-from rlref.reports.groups import Group, Mark, Picture
+from rlref.reports.figure_data import Group, Mark, Picture
 from rlref.reports.markup import Html, escape, grid, listed
 from rlref.reports.svg import inline
 from rlref.reports.visits import visits_of

@@ -24,8 +24,9 @@ from rlref.reports.captions import (
     sentence_case,
     slug,
 )
-from rlref.reports.comparison import Profile
+from rlref.reports.comparison_result import Profile
 from rlref.reports.curve_statistics import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along, is_sparse
+from rlref.reports.figure_data import Group, Mark, Picture
 from rlref.reports.figure_parts import (
     PAPER,
     SERIES,
@@ -35,13 +36,12 @@ from rlref.reports.figure_parts import (
     colour,
     dash,
     draw_marks,
-    finish,
     label_axes,
     line,
     plain_numbers,
     rows_canvas,
+    set_y_scale,
 )
-from rlref.reports.groups import Group, Mark, Picture
 
 PARTS = ("mean", "std", "min", "max")
 DRAWN_SEEDS = 64
@@ -69,7 +69,7 @@ def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = ()) -> Pic
         thick[-1].set_path_effects([withStroke(linewidth=3, foreground=PAPER)])  # stands out from the thin ones
     if labels:
         add_legend(figure, thick, labels)
-    cut = finish(axes, name, np.concatenate([groups[i].values(name).ravel() for i in shown]))
+    cut = set_y_scale(axes, name, np.concatenate([groups[i].values(name).ravel() for i in shown]))
     label_axes(axes, name, groups[shown[0]])
     draw_marks(axes, marks, groups[shown[0]].mean_steps)
     words = " ".join(x for x in (defined_as(name, [groups[i] for i in shown]), cut) if x)
@@ -114,7 +114,7 @@ def distribution(what: str, groups: Sequence[Group], marks: Sequence[Mark] = ())
     for i, y in enumerate((middle, highest, lowest)):
         handles += axes.plot(at, y, **line(i, len(updates)) | {"linewidth": 0.9 if i else 1.6})
     add_legend(figure, handles, labels)
-    finish(axes, what, np.concatenate([low.ravel(), high.ravel()]))
+    set_y_scale(axes, what, np.concatenate([low.ravel(), high.ravel()]))
     label_axes(axes, f"{what}_mean", group, what)
     draw_marks(axes, marks, group.mean_steps)
     meaning = sentence_case(defined_as(f"{what}_mean", groups).removeprefix("Mean of "))

@@ -1,7 +1,7 @@
 """The report of a run, or of several side by side: one HTML page that needs nothing else.
 
     report.write(rlref.load("runs/mine"))            runs/mine/report.html; or: rlref report runs/mine
-    report.write_comparison(compare.read(["runs/a", "runs/b"]), Path("comparison.html"))
+    report.write_comparison(methods.read(["runs/a", "runs/b"]), Path("comparison.html"))
 
 The page embeds its style and its figures (SVG), loads nothing, and is readable on a phone, in dark mode and in print.
 Text that comes from the user (notes, ids, settings) is escaped.
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rlref.errors import UsageError
 from rlref.reports.comparison_page import page_of_methods
+from rlref.reports.figure_data import Picture
 from rlref.reports.figure_parts import style
-from rlref.reports.groups import Picture
 from rlref.reports.markup import check_target, page
 from rlref.reports.methods import Method
 from rlref.reports.run_page import page_of_run

@@ -17,8 +17,8 @@ from rlref.reports.facts import (
     settings_html,
     settings_scores,
 )
+from rlref.reports.figure_data import Group, Mark, Picture
 from rlref.reports.figures import Figures, Key, returns_html, undefined_in
-from rlref.reports.groups import Group, Mark, Picture
 from rlref.reports.markup import Html, folded, grid, section
 from rlref.reports.verdicts import number_findings, plot_key, verdicts_html
 from rlref.reports.visits import rebuilt

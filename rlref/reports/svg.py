@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from rlref.errors import UsageError
+from rlref.reports.figure_data import Picture
 from rlref.reports.figure_parts import VARIABLES
-from rlref.reports.groups import Picture
 
 
 def inline(picture: Picture) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlref import stats
-from rlref.reports.comparison import QUANTITIES, Comparison, Contrast, Difference, Summary
+from rlref.reports.comparison_result import QUANTITIES, Comparison, Contrast, Difference, Summary
 
 Array = np.ndarray
 

@@ -48,7 +48,7 @@ def plot_key(finding: findings.Finding, run: Run) -> Key:
     return ("spread", what) if spread else ("plot", name)
 
 
-def lead(diagnosis: "Diagnosis") -> tuple[str, str]:
+def leading_sentence(diagnosis: "Diagnosis") -> tuple[str, str]:
     """The worst severity ('' for none above INFO) and one sentence, as `rlref diagnose` has them."""
     worst = [f for f in diagnosis.findings if f.worst != "INFO"]
     if worst:
@@ -60,7 +60,7 @@ def verdicts_html(
     diagnosis: "Diagnosis", numbered: Sequence[tuple[str, findings.Finding]], figures: Figures, run: Run
 ) -> Html:
     """The leading sentence, the findings, and what was not checked."""
-    severity, sentence = lead(diagnosis)
+    severity, sentence = leading_sentence(diagnosis)
     parts = [f'<p class="lead {severity.lower() or "healthy"}">{badge(severity)} {escape(sentence)}</p>']
     top = {label: f for label, f in numbered if "." not in label}
     # In full: errors and warnings. In short: INFO, and all findings of a run with batched settings.

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlref import stats
 from rlref.errors import UsageError
-from rlref.health.engine import PRECISION, Diagnosis, diagnose, full_precision, in_setting
+from rlref.health.engine import PRECISION, Diagnosis, diagnose, full_precision, with_setting
 from rlref.health.findings import SEVERITIES
 from rlref.runs import files
 from rlref.runs.folder import read_about, read_summary
@@ -127,7 +127,7 @@ def diagnosed(run: Run) -> Diagnosis:
     for i in range(len(run.config[run.batched[0]])):
         config = run.config | {name: run.config[name][i] for name in run.batched}
         one = of({name: x[i] for name, x in run.metrics.items()}, config)
-        each.append(dataclasses.replace(one, findings=[in_setting(f, i) for f in one.findings]))
+        each.append(dataclasses.replace(one, findings=[with_setting(f, i) for f in one.findings]))
     findings = sorted((f for one in each for f in one.findings), key=lambda f: SEVERITIES.index(f.worst))
     unchecked = {name: why for one in each for name, why in one.unchecked.items()}
     return Diagnosis(findings, [name for name in each[0].checked if name not in unchecked], unchecked)

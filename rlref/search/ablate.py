@@ -19,7 +19,7 @@ from rlref.contract import load_agent, name_of
 from rlref.envs.ids import resolved
 from rlref.errors import UsageError, nearest
 from rlref.reports import compare
-from rlref.reports.comparison import Comparison
+from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
 from rlref.reports.tables import Table, comparison_to_json
 from rlref.runs.display import Display
@@ -76,7 +76,7 @@ class Ablation:
     comparison: Comparison
     """of every variant with the settings as given"""
 
-    def those(self, *verdicts: str) -> list[str]:
+    def with_verdict(self, *verdicts: str) -> list[str]:
         """The variants whose verdict on the final score is one of `verdicts`."""
         return [c.method for c in self.comparison.results[0].contrasts if c.verdict in verdicts]
 
@@ -109,7 +109,7 @@ def ablate(
     """
     module = load_agent(agent)
     made, params = resolved(config.env_id, env, env_params)
-    changes = switched(module, config)
+    changes = option_switches(module, config)
     if unknown := [name for name in only if name not in changes]:
         near = nearest(unknown[0], changes)
         raise UsageError(f"there is no option {unknown[0]!r} to switch.{near} There are {', '.join(changes)}")
@@ -144,7 +144,7 @@ def ablate(
     return Ablation(name, config.env_id, chosen, not_tried, compare.compare(methods))
 
 
-def switched(module: ModuleType, config: Any) -> dict[str, dict[str, Changes]]:
+def option_switches(module: ModuleType, config: Any) -> dict[str, dict[str, Changes]]:
     """What switching each option of an agent changes: option -> label -> changes."""
     hints = typing.get_type_hints(module.Config)
     found: dict[str, dict[str, Changes]] = {}
@@ -193,7 +193,7 @@ def sentences(found: Ablation) -> list[str]:
     """The conclusions: which options help, and which hurt."""
     said = {"worse": "hurts", "better": "helps", "not shown": "makes no difference that these seeds show"}
     said["undecidable"] = "cannot be decided with these seeds"
-    named = {text: found.those(verdict) for verdict, text in said.items()}
+    named = {text: found.with_verdict(verdict) for verdict, text in said.items()}
     return [f"{text}: {', '.join(labels)}" for text, labels in named.items() if labels]
 
 

@@ -18,7 +18,7 @@ from rlref.envs.ids import resolved
 from rlref.envs.interface import check_interface
 from rlref.errors import UsageError
 from rlref.reports import compare, reference
-from rlref.reports.comparison import Comparison
+from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
 from rlref.reports.tables import Table
 from rlref.runs.display import Display, Silent

@@ -53,7 +53,7 @@ def regression(scores: Array, places: Mapping[str, Array]) -> Regression | None:
     from scipy import stats
 
     y = scores.mean(axis=1)
-    blocks = {name: terms(x) for name, x in places.items()}
+    blocks = {name: design_columns(x) for name, x in places.items()}
     columns = np.concatenate([np.ones((len(y), 1)), *blocks.values()], axis=1)
     owner = np.array([-1, *(i for i, block in enumerate(blocks.values()) for _ in range(block.shape[1]))])
     spare = len(y) - columns.shape[1]
@@ -75,14 +75,14 @@ def regression(scores: Array, places: Mapping[str, Array]) -> Regression | None:
         p = stats.f.sf(lost[i] / q / noise, q, spare) if noise > 0 else 0.0
         importances[name] = Importance(float(share), float(low), float(high), float(p))
     curves = {
-        name: coefficients[0] + terms(PLACES) @ coefficients[owner == i]
+        name: coefficients[0] + design_columns(PLACES) @ coefficients[owner == i]
         for i, (name, x) in enumerate(places.items())
         if x.dtype.kind == "f"
     }
-    return Regression(importances, float(1 - noise / (total / (len(y) - 1))), luck(scores), curves)
+    return Regression(importances, float(1 - noise / (total / (len(y) - 1))), seed_variance_share(scores), curves)
 
 
-def terms(x: Array) -> Array:
+def design_columns(x: Array) -> Array:
     """The columns of a setting, `[K, q]`: Legendre polynomials of degree 1 and 2, or centred indicators of its choices.
 
     For uniform places the polynomials are orthogonal to each other and to a constant. The first choice has no column.
@@ -111,7 +111,7 @@ def fit(columns: Array, y: Array, owner: Array) -> tuple[Array, Array, Array]:
     return coefficients, residual, np.stack(lost, axis=1)
 
 
-def luck(scores: Array) -> float:
+def seed_variance_share(scores: Array) -> float:
     """The share of the variance of settings' mean scores, `[K, S]`, that comes from the seeds; NaN for one seed."""
     if scores.shape[1] < 2:
         return float("nan")

@@ -51,7 +51,7 @@ Choices = tuple[Any, ...]
 Space = Mapping[str, Range | Choices]
 
 
-def usual(config: Any) -> dict[str, Range]:
+def default_ranges(config: Any) -> dict[str, Range]:
     """The default ranges of a search: those that the agent's Config gives as `search` metadata of its settings.
 
     For a setting without one, the range that rlref's own agents give for a setting of that name.
@@ -71,7 +71,7 @@ def parse(texts: Sequence[str], module: ModuleType, config: Any) -> dict[str, Ra
     of 100 or more apart, else linear. Raises UsageError for anything else.
     """
     space: dict[str, Range | Choices] = {}
-    ranges = usual(config)
+    ranges = default_ranges(config)
     for text in texts:
         name, equals, values = text.partition("=")
         name = name.strip().replace("-", "_")
@@ -109,7 +109,7 @@ def check_space(module: ModuleType, config: Any, space: Space | None, env: Any, 
     """The space to search. Raises UsageError where a setting cannot be drawn from it."""
     traced = traced_settings(config)
     if space is None:
-        space = {name: x for name, x in usual(config).items() if traced.get(name) is not None}
+        space = {name: x for name, x in default_ranges(config).items() if traced.get(name) is not None}
     if not space:
         raise UsageError("there is nothing to search: name settings and their ranges, as learning_rate=1e-5:1e-2:log")
     for name, x in space.items():

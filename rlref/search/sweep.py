@@ -24,7 +24,7 @@ from rlref.contract import load_agent, name_of
 from rlref.envs.ids import resolved
 from rlref.errors import UsageError
 from rlref.reports import compare, reference
-from rlref.reports.comparison import Comparison
+from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
 from rlref.reports.tables import Table, comparison_tables, comparison_to_json
 from rlref.runs import files
@@ -184,12 +184,12 @@ def sweep(
         seed=seed,
         folder=folder and folder / "search",
     )
-    trials = judged(drawn, list(search.values()))
+    trials = ranked_trials(drawn, list(search.values()))
     scores = np.array([trial.scores for trial in sorted(trials, key=lambda t: t.number)])
     confirmed: Comparison | None = None
     neighbours: tuple[Neighbour, ...] = ()
     if confirm_seeds:
-        moves = moved(space, trials[0].settings)
+        moves = neighbour_values(space, trials[0].settings)
         changes = {f"{name} {value:g}": {**trials[0].settings, name: value} for name, value in moves}
         again = train(
             {"as given": {}, "best": trials[0].settings, **changes},
@@ -220,7 +220,7 @@ def sweep(
     return found
 
 
-def judged(drawn: Sequence[dict[str, Any]], trained: Sequence[Run]) -> tuple[Trial, ...]:
+def ranked_trials(drawn: Sequence[dict[str, Any]], trained: Sequence[Run]) -> tuple[Trial, ...]:
     """The settings that were drawn, best first: by the mean score of their first half of seeds, ties by area."""
     seeds = compare.seeds_of(trained)
     finals = stats.failed_as_worst([one.final for one in seeds])
@@ -259,7 +259,7 @@ def top_of(num_settings: int) -> int:
     return min(num_settings, max(5, round(TOP * num_settings)))
 
 
-def moved(space: Space, best: Mapping[str, Any]) -> list[tuple[str, float]]:
+def neighbour_values(space: Space, best: Mapping[str, Any]) -> list[tuple[str, float]]:
     """(setting, value): each number a little lower, and a little higher, but within its range."""
     out = []
     for name, x in space.items():

@@ -60,7 +60,7 @@ def train(
     everyone = {label: changed(module, config, changes) for label, changes in variants.items()}
     first = {repr(settings_of(config)): label for label, config in reversed(everyone.items())}
     configs = {label: config for label, config in everyone.items() if label in first.values()}  # none is trained twice
-    groups = [(labels, batched([configs[label] for label in labels])) for labels in grouped(configs)]
+    groups = [(labels, batch_configs([configs[label] for label in labels])) for labels in programs_of(configs)]
     made, params = resolved(config.env_id, env, env_params)
     for labels, _ in groups:
         agent_of(module, configs[labels[0]], made, params)  # raises for what cannot be trained before anything is
@@ -97,7 +97,7 @@ def changed(module: ModuleType, config: Any, changes: Changes) -> Any:
     return dataclasses.replace(config, **changes)
 
 
-def grouped(configs: Mapping[str, Any]) -> list[list[str]]:
+def programs_of(configs: Mapping[str, Any]) -> list[list[str]]:
     """The labels, grouped by the Configs that one program can train together."""
     groups: dict[str, list[str]] = {}
     for label, config in configs.items():
@@ -107,8 +107,8 @@ def grouped(configs: Mapping[str, Any]) -> list[list[str]]:
     return list(groups.values())
 
 
-def batched(configs: list[Any]) -> Any:
-    """One Config for several that `grouped` put together: a setting that differs holds an array, a value for each."""
+def batch_configs(configs: list[Any]) -> Any:
+    """One Config for several that `programs_of` put together; a setting that differs is an array, a value for each."""
     values = {name: [getattr(c, name) for c in configs] for name in traced_settings(configs[0])}
     differ = {name: np.asarray(x, np.float64) for name, x in values.items() if any(y != x[0] for y in x)}
     return dataclasses.replace(configs[0], **differ)

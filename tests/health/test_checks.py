@@ -16,7 +16,7 @@ from rlref.cli.terminal import Terminal
 from rlref.cli.train import TrainOptions, train_and_report
 from rlref.health import checks, findings
 from rlref.health.checks import CHECKS
-from rlref.health.engine import Diagnosis, diagnose, full_precision, grouped
+from rlref.health.engine import Diagnosis, diagnose, full_precision, nest_by_cause
 from rlref.runs import files
 from rlref.runs.run import Run, diagnosed
 
@@ -303,24 +303,24 @@ def one(check, onset=0, last=99, seeds=(0, 1)):
 
 def test_of_two_that_could_explain_each_other_the_earlier_does():
     early, late = one("gradient_zero", 5), one("entropy_collapse", 9)
-    assert [f.check for f in grouped([late, early])] == ["gradient_zero"]
+    assert [f.check for f in nest_by_cause([late, early])] == ["gradient_zero"]
     early, late = one("gradient_zero", 9), one("entropy_collapse", 5)
-    assert [f.check for f in grouped([late, early])] == ["entropy_collapse"]
+    assert [f.check for f in nest_by_cause([late, early])] == ["entropy_collapse"]
 
 
 def test_nothing_explains_what_was_over_before_it_or_what_other_seeds_have():
     later = one("kl_high", 50), one("entropy_maximal", 10, 40)
-    assert len(grouped(later)) == 2
+    assert len(nest_by_cause(later)) == 2
     elsewhere = one("kl_high", seeds=(0,)), one("entropy_maximal", seeds=(1, 2, 3))
-    assert [f.check for f in grouped(elsewhere)] == ["kl_high", "entropy_maximal"]
+    assert [f.check for f in nest_by_cause(elsewhere)] == ["kl_high", "entropy_maximal"]
 
 
 def test_information_explains_no_warning():
-    assert len(grouped([one("kl_at_floor"), one("no_progress")])) == 2
+    assert len(nest_by_cause([one("kl_at_floor"), one("no_progress")])) == 2
 
 
 def test_errors_come_first():
-    order = [f.check for f in grouped([one("value_bias"), one("gradient_clipped"), one("kl_negative")])]
+    order = [f.check for f in nest_by_cause([one("value_bias"), one("gradient_clipped"), one("kl_negative")])]
     assert order == ["kl_negative", "value_bias", "gradient_clipped"]
 
 
@@ -430,7 +430,7 @@ def test_the_training_display_shows_the_leading_finding_as_it_comes():
 def test_a_training_with_an_error_exits_with_1(check, code, capsys):
     found = one(check)
     if check == "entropy_collapse":
-        found = grouped([found, one("gradient_zero", 9)])[0]
+        found = nest_by_cause([found, one("gradient_zero", 9)])[0]
     summary = {"status": "finished", "nonfinite": [], "findings": [findings.to_json(found)]}
     run = Run("ppo", {}, [0], {}, summary, diagnosis=Diagnosis([found], [], {}))
     assert train_and_report(TrainOptions(json=True), lambda display: run) == code
@@ -505,7 +505,7 @@ def test_random_findings_are_grouped_without_loss_and_only_with_what_they_can_ex
             onset, length = random.integers(0, 80), random.integers(1, 40)
             seeds = tuple(np.flatnonzero(random.random(8) < 0.4).tolist())
             some.append(one(str(name), int(onset), int(onset + length), seeds))
-        out = grouped(some, 10)
+        out = nest_by_cause(some, 10)
         assert sorted(f.check for f in flat(out)) == sorted(f.check for f in some)
         for root in out:
             for f in root.follows:

@@ -23,8 +23,8 @@ from rlref.reports import compare, plots, visits
 from rlref.reports.captions import distinct, number, scores_in_words
 from rlref.reports.curve_statistics import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along
 from rlref.reports.facts import provenance_html, status_of, times_html
+from rlref.reports.figure_data import Group, Mark
 from rlref.reports.figure_parts import MARK, VARIABLES, canvas, draw_marks
-from rlref.reports.groups import Group, Mark
 from rlref.reports.markup import GENERATOR
 from rlref.reports.methods import Method
 from rlref.reports.report import write, write_comparison

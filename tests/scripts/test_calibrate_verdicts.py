@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import calibrate_verdicts as calibrate  # noqa: E402
 from calibrate_verdicts import Case  # noqa: E402
 
-from rlref.health.catalogue import CHECKS  # noqa: E402
+from rlref.health.registry import CHECKS  # noqa: E402
 
 TINY = {"num_generations": 4, "population_size": 16, "num_rollouts": 2, "num_eval_rollouts": 2}
 

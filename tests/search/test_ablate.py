@@ -3,13 +3,13 @@ import pytest
 
 from rlref import cem, dqn, ppo
 from rlref.errors import UsageError
-from rlref.reports.comparison import Comparison
+from rlref.reports.comparison_result import Comparison
 from rlref.runs.run import Run
 from rlref.search import ablate, variants
 
 
 def labels(module, **settings):
-    changes = ablate.switched(module, module.Config(**settings))
+    changes = ablate.option_switches(module, module.Config(**settings))
     return {label: change for option in changes.values() for label, change in option.items()}
 
 
@@ -63,9 +63,9 @@ def trained(monkeypatch):
 
 def test_says_which_matter(trained):
     found = ablate.ablate("ppo", ppo.Config())
-    assert found.those("worse") == ["ent_coef off"]
-    assert found.those("better") == ["activation relu"]
-    assert set(found.those("not shown")) == set(labels(ppo)) - {"ent_coef off", "activation relu"}
+    assert found.with_verdict("worse") == ["ent_coef off"]
+    assert found.with_verdict("better") == ["activation relu"]
+    assert set(found.with_verdict("not shown")) == set(labels(ppo)) - {"ent_coef off", "activation relu"}
     hurts, helps, rest = ablate.sentences(found)
     assert hurts == "hurts: ent_coef off"
     assert helps == "helps: activation relu"

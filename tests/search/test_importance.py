@@ -68,7 +68,7 @@ def test_too_few_settings_say_nothing():
 
 
 def test_one_seed_tells_nothing_of_luck():
-    assert np.isnan(importance.luck(np.arange(5.0)[:, None]))
+    assert np.isnan(importance.seed_variance_share(np.arange(5.0)[:, None]))
 
 
 def test_ped_anova_finds_what_the_best_share():

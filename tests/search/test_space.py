@@ -27,7 +27,7 @@ def test_values_stay_within_their_range():
     assert x.tolist() == [0.123457, 0.765432]
 
 
-USUAL = {name: x for module in (ppo, dqn, cem) for name, x in space.usual(module.Config()).items()}
+USUAL = {name: x for module in (ppo, dqn, cem) for name, x in space.default_ranges(module.Config()).items()}
 
 
 @pytest.mark.parametrize("x", USUAL.values(), ids=USUAL)

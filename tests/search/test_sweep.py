@@ -106,7 +106,7 @@ def test_small_changes_end_at_the_range():
         "update_epochs": (2, 4),
     }
     best = {"learning_rate": 9e-3, "ent_coef": 1.0, "update_epochs": 2}
-    moves = sweep.moved(given, best)
+    moves = sweep.neighbour_values(given, best)
     assert [name for name, _ in moves] == ["learning_rate", "learning_rate", "ent_coef"]
     assert [value for _, value in moves] == pytest.approx([9e-3 / 100**0.1, 1e-2, 0.9], rel=1e-3)
 

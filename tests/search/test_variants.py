@@ -163,4 +163,4 @@ def test_what_cannot_be_trained_is_said_before_anything_is(tmp_path):
 
 def test_a_setting_that_is_none_shapes_the_program():
     configs = {label: BASE.replace(target_kl=x) for label, x in {"a": None, "b": 0.1, "c": 0.2}.items()}
-    assert variants.grouped(configs) == [["a"], ["b", "c"]]
+    assert variants.programs_of(configs) == [["a"], ["b", "c"]]

@@ -5,7 +5,7 @@ The checks are from the talks and papers in which they stand; where the source i
 """
 
 # Importing a file registers its checks.
-from rlref.health.catalogue import CHECKS
+from rlref.health.registry import CHECKS
 
 from rlref.health.checks import bookkeeping as bookkeeping  # isort: skip
 from rlref.health.checks import rewards as rewards  # isort: skip

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from rlref.contract import DQN, GRADIENT, PPO
-from rlref.health.catalogue import CRITIC, POLICY, Look, above, below, check
+from rlref.health.registry import CRITIC, POLICY, Measurement, above, below, check
 from rlref.health.series import Series, UnknownError, largest, largest_reward
 
 
@@ -14,7 +14,7 @@ from rlref.health.series import Series, UnknownError, largest, largest_reward
     share=0.8, explains=(*POLICY, "value_bias", "advantage_mean"),
     tries="normalise observations, scale rewards, take larger batches; look at the targets",
 )  # fmt: skip
-def explained_variance_negative(m: Series) -> Look:
+def explained_variance_negative(m: Series) -> Measurement:
     """Predicting the mean would be better than the value function: it overfits, or is noise."""
     return below(m["explained_variance"], -0.1, where=(m.progress > 0.1) & targets_vary(m))
 
@@ -24,7 +24,7 @@ def explained_variance_negative(m: Series) -> Look:
     explains=(*POLICY, "value_bias", "advantage_mean"),
     tries="look at the value loss, its weight and the scale of the rewards",
 )  # fmt: skip
-def explained_variance_zero(m: Series) -> Look:
+def explained_variance_zero(m: Series) -> Measurement:
     """Late in training the value function still explains nothing of the returns."""
     late = (m.progress > 0.3) & m.enough_gradient_steps
     return below(np.abs(m["explained_variance"]), 0.05, where=late & targets_vary(m))
@@ -40,7 +40,7 @@ def targets_vary(m: Series) -> Any:
     share=0.8, explains=("advantage_mean", *POLICY),
     tries="scale the rewards; loosen the clip of the value loss; look at bootstraps at the end of episodes",
 )  # fmt: skip
-def value_bias(m: Series) -> Look:
+def value_bias(m: Series) -> Measurement:
     """Values are wrong by an offset, to which explained variance is blind."""
     scale = m["target_std"] + 0.1 * np.abs(m["target_mean"])
     return above(np.abs(m["value_bias"]) / scale, 1.2, where=(m.progress > 0.3) & m.enough_gradient_steps)
@@ -50,7 +50,7 @@ def value_bias(m: Series) -> Look:
     "WARN", PPO, "Advantages not centred", "|advantage_mean| / scale", source="Jones 2021", window=0.2,
     share=0.8, explains=POLICY, tries="look at generalised advantage estimation, and at the critic",
 )  # fmt: skip
-def advantage_mean(m: Series) -> Look:
+def advantage_mean(m: Series) -> Measurement:
     """Before normalisation advantages should be about 0 on average: the critic is off, or the estimate is."""
     scale = m["advantage_std"] + 0.1 * np.abs(m["target_mean"])
     return above(np.abs(m["advantage_mean"]) / scale, 1.2, where=(m.progress > 0.3) & m.enough_gradient_steps)
@@ -73,7 +73,7 @@ def beyond_bound(m: Series) -> np.ndarray:
     explains=(*POLICY, "overestimation_grows", "explained_variance_negative", "value_bias"),
     tries="is termination ignored, or the bootstrap counted twice? does the critic diverge?",
 )  # fmt: skip
-def value_bound(m: Series) -> Look:
+def value_bound(m: Series) -> Measurement:
     """Values are larger than the largest reward for ever after could give."""
     return above(beyond_bound(m), 5 if m.kind == "dqn" else 1.2, where=m.progress > 0.05)
 
@@ -83,7 +83,7 @@ def value_bound(m: Series) -> Look:
     explains=(*CRITIC, *POLICY),
     tries="is termination ignored, or the bootstrap counted twice? does the critic diverge?",
 )  # fmt: skip
-def value_impossible(m: Series) -> Look:
+def value_impossible(m: Series) -> Measurement:
     """Values are far beyond what the largest reward for ever after could give: divergence, or a wrong bootstrap."""
     return above(beyond_bound(m), 20 if m.kind == "dqn" else 2, where=m.progress > 0.05)
 
@@ -92,7 +92,7 @@ def value_impossible(m: Series) -> Look:
     "INFO", DQN, "Values beyond their bound for a while", "largest |value| / bound", source="van Hasselt et al. 2018",
     window=0.05, tries="a slower target network; nothing, if they come back",
 )  # fmt: skip
-def soft_divergence(m: Series) -> Look:
+def soft_divergence(m: Series) -> Measurement:
     """Q is larger than any return can be: with bootstraps, deep networks and replay that happens, and mostly passes."""
     return above(beyond_bound(m), 1.2)
 
@@ -102,13 +102,13 @@ def soft_divergence(m: Series) -> Look:
     source="rlref", window=0.1, share=0.9, explains=(*CRITIC, *POLICY),
     tries="lower gamma; look at what happens to the bootstrap at the end of episodes",
 )  # fmt: skip
-def values_drift(m: Series) -> Look:
+def values_drift(m: Series) -> Measurement:
     """Undiscounted targets grow steadily, far beyond their own spread: values feed on themselves."""
     if m.setting("gamma") < 0.9999:
         raise UnknownError("gamma 1")
     level = m.smooth(np.abs(m["target_mean"]), 0.05)
     return above(
-        (level - m.before(level, 0.2)) / np.maximum(m.smooth(m["target_std"], 0.05), 1), 3, where=m.progress > 0.5
+        (level - m.lagged(level, 0.2)) / np.maximum(m.smooth(m["target_std"], 0.05), 1), 3, where=m.progress > 0.5
     )
 
 
@@ -116,8 +116,8 @@ def values_drift(m: Series) -> Look:
     "WARN", DQN, "Overestimation grows", "overestimation / spread of targets", source="van Hasselt et al. 2016",
     window=0.2, share=0.9, explains=POLICY, tries="double Q-learning (target double), a slower target network",
 )  # fmt: skip
-def overestimation_grows(m: Series) -> Look:
+def overestimation_grows(m: Series) -> Measurement:
     """Q exceeds the returns that follow by more and more: the maximum picks what is overestimated."""
     now = m.smooth(m["overestimation"], 0.1)
     scale = m["target_std"] + 0.1 * np.abs(m["target_mean"])
-    return above(now / scale, 1, where=(m.progress > 0.3) & (now > m.before(now, 0.1)))
+    return above(now / scale, 1, where=(m.progress > 0.3) & (now > m.lagged(now, 0.1)))

@@ -4,7 +4,7 @@ import numpy as np
 
 from rlref import stats
 from rlref.contract import ALL
-from rlref.health.catalogue import Look, above, below, check
+from rlref.health.registry import Measurement, above, below, check
 from rlref.health.series import Series, UnknownError, mean_where
 
 
@@ -13,7 +13,7 @@ from rlref.health.series import Series, UnknownError, mean_where
     window=0.1, share=0.9, explains=("no_progress", "fell_back", "entropy_maximal", "length_constant"),
     tries="the sign of the loss or of the advantages; rewards that punish; steps that are too large",
 )  # fmt: skip
-def worse_than_start(m: Series) -> Look:
+def worse_than_start(m: Series) -> Measurement:
     """The policy does worse than the untrained one did: it learns the opposite, or has broken down."""
     gain, spread = m.score - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
     return below(gain / spread, -0.25, where=(spread > 0) & (m.progress > 0.2))
@@ -24,7 +24,7 @@ def worse_than_start(m: Series) -> Look:
     share=0.9, explains=("max_return_far", "kl_at_floor"),
     tries="rlref probe on your agent, rlref inspect on your environment; then CEM, which needs no gradients",
 )  # fmt: skip
-def no_progress(m: Series) -> Look:
+def no_progress(m: Series) -> Measurement:
     """After more than half of the training returns have not risen beyond the spread that they had at the start."""
     level = m.smooth(m.score, 0.05)
     best = np.fmax.accumulate(level, axis=1)
@@ -36,7 +36,7 @@ def no_progress(m: Series) -> Look:
     "WARN", ALL, "Fell back", "share of the gain in return that is left", source="rlref", window=0.1, share=0.9,
     tries="lower or anneal the learning rate; keep the best checkpoint; more seeds",
 )  # fmt: skip
-def fell_back(m: Series) -> Look:
+def fell_back(m: Series) -> Measurement:
     """It had learned, and lost more than half of it again."""
     level = m.smooth(m.score, 0.05)
     best, start = np.fmax.accumulate(level, axis=1), m.at_start(m["return_mean"])
@@ -46,9 +46,9 @@ def fell_back(m: Series) -> Look:
 
 @check(
     "INFO", ALL, "Throughput falls", "steps_per_second, of its start", source="Jones 2021, Rahtz 2018", window=0.1,
-    share=0.9, across=True, tries="profile: a leak, a recompilation, or another process on the machine",
+    share=0.9, shared_by_seeds=True, tries="profile: a leak, a recompilation, or another process on the machine",
 )  # fmt: skip
-def throughput_falls(m: Series) -> Look:
+def throughput_falls(m: Series) -> Measurement:
     """Training has become slower and slower."""
     speed = m["steps_per_second"]
     if m.kind == "cem":  # a generation takes as long as its longest episode
@@ -58,11 +58,11 @@ def throughput_falls(m: Series) -> Look:
 
 
 @check(
-    "WARN", ALL, "Seeds disagree", "share of seeds below half the median's gain", across=True,
+    "WARN", ALL, "Seeds disagree", "share of seeds below half the median's gain", shared_by_seeds=True,
     source="Irpan 2018, Rahtz 2018, Henderson et al. 2018",
     tries="more seeds, and the interquartile mean with its interval; look at what the bad ones have in common",
 )  # fmt: skip
-def seeds_disagree(m: Series) -> Look:
+def seeds_disagree(m: Series) -> Measurement:
     """Some seeds learned and others did not: it got lucky, or it does not work."""
     gain = stats.last(m.smooth(m.score)) - m.at_start(m["return_mean"])[:, 0]
     gain, spread = gain[np.isfinite(gain)], m.at_start(m["return_std"])

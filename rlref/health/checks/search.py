@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlref.contract import CEM
-from rlref.health.catalogue import OUTCOME, SEARCH, Look, above, below, check
+from rlref.health.registry import OUTCOME, SEARCH, Measurement, above, below, check
 from rlref.health.series import Series, spread_so_far
 
 
@@ -11,7 +11,7 @@ from rlref.health.series import Series, spread_so_far
     "WARN", CEM, "First candidates are alike", "return_std", source="rlref", explains=SEARCH,
     tries="does every candidate, and every parameter, have its own noise? is init_variance large enough?",
 )  # fmt: skip
-def candidates_alike(m: Series) -> Look:
+def candidates_alike(m: Series) -> Measurement:
     """All candidates of the first generation score the same, though later returns vary: they do not differ."""
     varies = spread_so_far(m["return_min"], m["return_max"]) > 0
     return below(m["return_std"], 1e-9, where=(np.arange(m.shape[1]) == 0) & varies[:, -1:])
@@ -21,10 +21,10 @@ def candidates_alike(m: Series) -> Look:
     "WARN", CEM, "Search ends too early", "std_mean", source="Szita & Lorincz 2006", window=0.1, share=0.9,
     explains=OUTCOME, tries="more extra_variance, for longer; a larger elite_fraction; a larger population",
 )  # fmt: skip
-def search_collapse(m: Series) -> Look:
+def search_collapse(m: Series) -> Measurement:
     """The Gaussian has shrunk to a point while scores were still getting better."""
     level = m.smooth(m.score)
-    gained = level - m.before(level, 0.1)
+    gained = level - m.lagged(level, 0.1)
     improving = gained > 0.1 * (np.fmax.accumulate(level, axis=1) - m.at_start(m.score))
     return below(m["std_mean"], 0.05 * m["std_mean"][:, :1], where=improving)
 
@@ -33,7 +33,7 @@ def search_collapse(m: Series) -> Look:
     "INFO", CEM, "KL at its floor", "kl_excess / kl_floor", source="rlref", window=0.2, share=0.9,
     explains=("no_progress",), tries="more rollouts, a larger population; unless it is solved",
 )  # fmt: skip
-def kl_at_floor(m: Series) -> Look:
+def kl_at_floor(m: Series) -> Measurement:
     """Elites move the Gaussian no more than random ones would: scores carry no signal."""
     return below(m["kl_excess"] / m["kl_floor"], 0.1)
 
@@ -42,7 +42,7 @@ def kl_at_floor(m: Series) -> Look:
     "WARN", CEM, "Search widens", "std_mean / its start", source="rlref", window=0.1, share=0.9, explains=OUTCOME,
     tries="less extra_variance, or for fewer generations; is the variance taken for its root, or the other way round?",
 )  # fmt: skip
-def search_widens(m: Series) -> Look:
+def search_widens(m: Series) -> Measurement:
     """The Gaussian is wider than it began and what was added explain: it does not close in on anything."""
     added = np.cumsum(m["extra_variance"], axis=1)
     return above(m["std_mean"] / np.sqrt(m["std_mean"][:, :1] ** 2 + added), 1.2, where=m.progress > 0.3)
@@ -53,7 +53,7 @@ def search_widens(m: Series) -> Look:
     source="rlref", window=0.1, share=0.8, explains=OUTCOME,
     tries="is the Gaussian's mean evaluated, on fresh keys, as candidates are? more rollouts against lucky elites",
 )  # fmt: skip
-def policy_apart(m: Series) -> Look:
+def policy_apart(m: Series) -> Measurement:
     """The mean's policy scores below every candidate drawn around it."""
     # Candidates share their keys, whose luck is not in their spread.
     scale = m["return_std"] + 0.25 * m.at_start(m["return_std"]) + 0.05 * np.abs(m["return_mean"])

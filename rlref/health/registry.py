@@ -11,7 +11,7 @@ import numpy as np
 from rlref.health.series import Series
 
 
-class Look(NamedTuple):
+class Measurement(NamedTuple):
     """A check's quantity and limit, both broadcastable to `[S, U]`; bad is above the limit, or below if not `above`."""
 
     value: Any
@@ -28,7 +28,7 @@ class Check(NamedTuple):
     title: str
     what: str
     """what its value is"""
-    look: Callable[[Series], Look]
+    measure: Callable[[Series], Measurement]
     meaning: str
     tries: str
     source: str
@@ -38,7 +38,7 @@ class Check(NamedTuple):
     """share of the window's defined updates that must be beyond the limit"""
     explains: tuple[str, ...]
     """checks whose findings this one can explain"""
-    across: bool
+    shared_by_seeds: bool
     """whether all seeds share its value; its findings then name no seeds"""
 
 
@@ -56,28 +56,40 @@ def check(
     window: float = 0.0,
     share: float = 0.5,
     explains: Sequence[str] = (),
-    across: bool = False,
-) -> Callable[[Callable[[Series], Look]], Callable[[Series], Look]]:
+    shared_by_seeds: bool = False,
+) -> Callable[[Callable[[Series], Measurement]], Callable[[Series], Measurement]]:
     """Register a check."""
 
-    def register(look: Callable[[Series], Look]) -> Callable[[Series], Look]:
-        name, meaning = look.__name__, " ".join((look.__doc__ or "").split())
+    def register(measure: Callable[[Series], Measurement]) -> Callable[[Series], Measurement]:
+        name, meaning = measure.__name__, " ".join((measure.__doc__ or "").split())
         CHECKS[name] = Check(
-            name, severity, kinds, title, what, look, meaning, tries, source, window, share, tuple(explains), across
+            name,
+            severity,
+            kinds,
+            title,
+            what,
+            measure,
+            meaning,
+            tries,
+            source,
+            window,
+            share,
+            tuple(explains),
+            shared_by_seeds,
         )
-        return look
+        return measure
 
     return register
 
 
-def above(value: Any, limit: Any, where: Any = True) -> Look:
+def above(value: Any, limit: Any, where: Any = True) -> Measurement:
     """Bad where `value` is above `limit`; only updates where `where` is true count."""
-    return Look(np.where(where, value, np.nan), limit)
+    return Measurement(np.where(where, value, np.nan), limit)
 
 
-def below(value: Any, limit: Any, where: Any = True) -> Look:
+def below(value: Any, limit: Any, where: Any = True) -> Measurement:
     """Bad where `value` is below `limit`; only updates where `where` is true count."""
-    return Look(np.where(where, value, np.nan), limit, above=False)
+    return Measurement(np.where(where, value, np.nan), limit, above=False)
 
 
 # Groups of checks for `explains`: symptoms that can be due to the finding of another check.

@@ -163,7 +163,7 @@ def test_every_check_is_marked_in_a_figure_of_what_it_reads():
             metrics, config = healthy(kind)
             series = Series(metrics, config | {"gamma": 1.0}, 100, True)
             with np.errstate(all="ignore"), contextlib.suppress(UnknownError):
-                check.look(series)
+                check.measure(series)
                 looked.add(check.name)
                 finding = findings.Finding(check.name, "WARN", "", "", "", "", what=check.what)
                 name = metric_of(finding, metrics, made(kind=kind).score)

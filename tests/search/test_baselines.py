@@ -61,7 +61,7 @@ def test_no_budget_is_refused(planted):
 def test_what_comes_after_the_budget_does_not_count():
     steps = np.array([[100.0, 200, 300], [100, 250, 400], [500, 600, 700]])
     run = Run("cem", {}, [0, 1, 2], {"env_steps": steps, "mean_policy_return": steps / 10}, {}, num_updates=3)
-    cut = baselines.within(run, 300)
+    cut = baselines.cut_to_budget(run, 300)
     assert cut.scores.tolist() == [30, 25, 50]
     assert np.isnan(cut.metrics["env_steps"]).tolist() == [[False] * 3, [False, False, True], [False, True, True]]
     assert run.scores.tolist() == [40 - 10, 40, 70]

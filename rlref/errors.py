@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import difflib
+import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,13 +27,17 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 def first_line(error: BaseException) -> str:
     """What an error says, in a line: the first one of its text; '' if it says nothing."""
+    if isinstance(error, OSError) and error.strerror:  # without its number
+        return error.strerror + (f": {error.filename}" if error.filename else "")
+    return next(iter(lines_of(error)), "")
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """The lines of an error's text that are not empty."""
     try:
-        said = str(error)
-        if isinstance(error, OSError) and error.strerror:  # without its number
-            said = error.strerror + (f": {error.filename}" if error.filename else "")
+        return [line.strip() for line in str(error).splitlines() if line.strip()]
     except Exception:  # its text can be the user's own code, too
-        return ""
-    return next((line.strip() for line in said.splitlines() if line.strip()), "")
+        return []
 
 
 def in_a_line(error: BaseException) -> str:
@@ -60,7 +65,7 @@ def errors_with_line(
         where = where_raised(error, source, named)
         if not where and not anywhere:
             raise
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = lines_of(error)
         said = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
         place = f"{agent}, {where}" if where else agent
         raise UsageError(f"{place}: {type(error).__name__}: {said}") from error
@@ -108,10 +113,12 @@ def where_raised(error: Exception, path: str | Path | None, named: bool = True) 
 
 
 def is_users(filename: str) -> bool:
-    """Whether a file is the user's: not installed, nor Python's, nor rlref's."""
+    """Whether a file is the user's: not installed, nor Python's, nor of rlref or the probes."""
     path = Path(filename)
-    installed = {"site-packages", "dist-packages", "lib"} & set(path.parts)
-    return not installed and not filename.startswith("<") and Path(__file__).parent not in path.parents
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    here = Path(__file__).parent
+    others = (here, here.with_name("probes"), Path(sysconfig.get_paths()["stdlib"]))
+    return not installed and not filename.startswith("<") and not any(folder in path.parents for folder in others)
 
 
 class Entry(NamedTuple):

@@ -66,25 +66,15 @@ def usage(command: str, arguments: Sequence[str]) -> int:
 
 
 def look_ahead(arguments: Sequence[str]) -> argparse.Namespace:
-    """Those options that decide what the others are, or begin from. `read_options` reads them again with all others.
+    """Those options that decide what the others are, or start from, as text: `read_options` reads them with all others.
 
-    What is not given, or cannot be read, is None: it will be said where all options are read.
+    None for what is not given; True for a flag, and for an option whose value is missing.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for name in ("resume", "coordinator"):
-        parser.add_argument(f"--{name}")
-    for name in ("num-processes", "process-id"):
-        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", type=int)
-    for name in ("distributed", "defaults"):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
-    parser.add_argument("--env-id", "--env_id")
-    parser.set_defaults(unreadable=False)
-    try:
-        given, _ = parser.parse_known_args(arguments)
-    except argparse.ArgumentError:
-        given, _ = parser.parse_known_args([])
-        given.unreadable = True
-    return given
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("resume", "distributed", "coordinator", "num-processes", "process-id", "env-id", "defaults"):
+        parser.add_argument(f"--{name}", f"--{name.replace('-', '_')}", nargs="?", const=True)
+    parser.add_argument("--no-defaults", dest="defaults", nargs="?", const=None)
+    return parser.parse_known_args(arguments)[0]
 
 
 def read_options(

@@ -69,11 +69,14 @@ def run(given: argparse.Namespace) -> int:
     command = ["rlref", "train", *given.arguments]
     agent, arguments = agent_and_rest(given.arguments)
     ahead = look_ahead(arguments)
+    if ahead.resume is True:
+        raise UsageError("--resume takes a run's folder, as in --resume runs/mine")
     if agent is None and ahead.resume is None:
         return usage("train", arguments)
-    if ahead.distributed:
-        join_processes(ahead.coordinator, ahead.num_processes, ahead.process_id)
-    elif alone := [name for name in ("coordinator", "num_processes", "process_id") if getattr(ahead, name) is not None]:
+    processes = {name: getattr(ahead, name) for name in ("coordinator", "num_processes", "process_id")}
+    if ahead.distributed is True:
+        join_processes(**processes)
+    elif alone := [name for name, x in processes.items() if x is not None]:
         raise UsageError(f"--{alone[0].replace('_', '-')} goes with --distributed")
     if ahead.resume is not None:
         return resume_run(Path(ahead.resume), agent, arguments, command)
@@ -97,14 +100,19 @@ def setting_text(x: Any) -> str:
     return f"{x:g}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else str(x)
 
 
-def join_processes(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
-    """Join the other processes that train this run."""
+def join_processes(**given: Any) -> None:
+    """Join the other processes of this run: `coordinator`, `num_processes` and `process_id`, as text or None."""
     from rlref.runs import hosts
 
+    for name, x in given.items():
+        if x is True or (name != "coordinator" and x is not None and not x.isdecimal()):
+            what = "HOST:PORT" if name == "coordinator" else "a whole number"
+            raise UsageError(f"--{name.replace('_', '-')} takes {what}" + ("" if x is True else f", not {x!r}"))
+    numbers = (None if given[name] is None else int(given[name]) for name in ("num_processes", "process_id"))
     # Gloo greets on standard output, from C++; that is for what was asked for.
     sys.stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), 1)
-    hosts.initialize(coordinator, num_processes, process_id)
+    hosts.initialize(given["coordinator"], *numbers)
 
 
 def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], command: list[str]) -> int:
@@ -118,10 +126,12 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
     from rlref.runs.training import train
 
     module = load_agent(agent)
-    env_id = ahead.env_id or getattr(module.Config, "env_id", "")
-    start = None if ahead.defaults or ahead.unreadable else tuned.tuned(module, env_id)
+    env_id = getattr(module.Config, "env_id", "") if ahead.env_id is None else ahead.env_id
+    start = None if ahead.defaults or env_id is True else tuned.tuned(module, env_id)
     start_config = start and module.Config(**start.settings)
     options, config, budget = read_options("train", TrainOptions, module, arguments, config=start_config)
+    if options.distributed and ahead.distributed is not True:
+        raise UsageError("--distributed takes no value")
     if start is not None and not options.json and hosts.is_first():
         print(tuned_in_words(start, config, budget))
     env, env_params = make_env(config.env_id)

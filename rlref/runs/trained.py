@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlref.contract import NAMES, load_agent
-from rlref.envs import episodes
+from rlref.envs import episodes as episode_loop
 from rlref.envs.params import plain_values
 from rlref.errors import UsageError, in_a_line
 from rlref.runs import checkpoint, playing
@@ -109,8 +109,8 @@ class Trained:
     def _episode(self, row: int, seed: int) -> tuple[list[Any], list[float]]:
         """The states that a greedy episode goes through, and the return after the step from each."""
         env, env_params, policy = self.job.env, self.job.env_params, self.policy(row)
-        step = jax.jit(lambda episode: episodes.step(env, env_params, lambda _, obs: policy(obs), episode)[0])
-        episode = episodes.begin(env, env_params, jax.random.split(jax.random.key(seed))[0])
+        step = jax.jit(lambda episode: episode_loop.step(env, env_params, lambda _, obs: policy(obs), episode)[0])
+        episode = episode_loop.begin(env, env_params, jax.random.split(jax.random.key(seed))[0])
         limit = playing.episode_limit(env_params)
         states: list[Any] = []
         returns: list[float] = []
@@ -142,7 +142,7 @@ class Trained:
 
 
 def of_folder(path: Path, agent: Any = None, env: Any = None, env_params: Any = None) -> Trained:
-    """The seeds of a run as of its newest checkpoint; `agent`, `env` and `env_params` as in `jobs.of_folder`.
+    """The seeds of a run as of its newest checkpoint; `agent`, `env` and `env_params` as in `job.job_of_folder`.
 
     Raises UsageError if the run has no checkpoint that can be trusted, or cannot be rebuilt from its folder.
     """

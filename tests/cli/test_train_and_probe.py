@@ -197,6 +197,15 @@ WRONG = [
     ("train cem --total-timestep 200000", "Did you mean '--total-timesteps'"),
     ("probe cem --only discount", "'discount' is not for this kind of agent"),
     ("train ppo --run-dir taken", "never overwritten"),
+    ("train --resume", "--resume takes a run's folder"),
+    ("train ppo --resume", "--resume takes a run's folder"),
+    ("train --resume taken --env-id", "no run's folder"),
+    ("train ppo --resume taken --process-id None --run-dir new", "--process-id goes with --distributed"),
+    ("train ppo --resume taken --log nowhere --run-dir new", "no run's folder"),
+    ("train ppo --coordinator", "--coordinator goes with --distributed"),
+    ("train ppo --distributed --process-id None", "--process-id takes a whole number, not 'None'"),
+    ("train ppo --distributed --coordinator", "--coordinator takes HOST:PORT"),
+    ("train ppo --distributed=1 --num-seeds 1", "there is no option '1'"),
     ("train ppo --run-dir file/run", "cannot write"),
 ]
 
@@ -218,6 +227,17 @@ def test_wrong_usage_is_one_line_and_exits_with_2(arguments, message, capsys, tm
     assert error.count("\n") == 1
     assert "Traceback" not in error
     assert [p for p in sorted(tmp_path.iterdir()) if p.name != "__pycache__"] == before
+
+
+def test_probe_does_not_take_its_own_files_for_the_users(capsys, tmp_path):
+    source = Path(ppo.__file__).read_text()
+    wrong = source.replace("state.env_state, sent, task.env_params", "state.env_state, sent[:, None], task.env_params")
+    assert wrong != source
+    (tmp_path / "wrong.py").write_text(wrong)
+    assert main(["probe", str(tmp_path / "wrong.py"), "--only", "discount", "--num-seeds", "1"]) == 2
+    said = capsys.readouterr().err
+    assert "wrong.py, line 263: " in said
+    assert "environments.py" not in said
 
 
 def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):

@@ -277,7 +277,7 @@ def causes(probe, kind):
 
 
 def answering(probe, kind, answers, seeds=range(8)):
-    """A Result of an agent that gives `answers` (of a case) as V or Q, and policy."""
+    """The outcome of an agent that gives `answers` (of a case) as V or Q, and policy."""
     cases = [probe.case(seed, kind) for seed in seeds]
     given = [answers(case) for case in cases]
     value = []

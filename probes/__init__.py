@@ -4,7 +4,7 @@
     gymnasium.make("rlref/Discount-v0")              after `import probes`: the same environments for any other agent
     probes.check_values("discount", value_fn)        its values, or its policy, beside the truth
 
-probes/README.md has the ladder.
+probes/checks.md has the ladder.
 """
 
 import importlib

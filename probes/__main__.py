@@ -1,4 +1,4 @@
-"""`python -m probes` prints the tables of probes/README.md, made from the code."""
+"""`python -m probes` prints the tables of probes/checks.md, made from the code."""
 
 import inspect
 from collections.abc import Iterable

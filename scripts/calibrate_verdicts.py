@@ -38,7 +38,7 @@ from rlref.stats import last
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "runs" / "calibration"
 RESULTS = ROOT / "scripts" / "results" / "verdicts.json"
-README = ROOT / "rlref" / "health" / "README.md"
+PAGE = ROOT / "rlref" / "health" / "calibration.md"
 BEGIN, END = "<!-- written by scripts/calibrate_verdicts.py -->\n", "<!-- to here -->\n"
 
 
@@ -534,9 +534,9 @@ def main() -> None:
         if not options.even:
             data.pop("rows")  # of every seed: made again from the trainings in seconds
             RESULTS.write_text(json.dumps(data, indent=1) + "\n")
-            text = README.read_text()
+            text = PAGE.read_text()
             before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-            README.write_text(before + BEGIN + tables + END + after)
+            PAGE.write_text(before + BEGIN + tables + END + after)
         return
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,8 @@ Plants each bug of scripts/mutants.py in a copy of the agent's file and asks `rl
 owner would: oracles first, then the ladder, up to the first failure. A bug is localised if that check isolates the
 component that the bug is in. The agents themselves must pass, on three sets of 64 seeds.
 
-Writes scripts/results/mutation_score.json and the table in probes/README.md. Stopped, it goes on where it was: a row is
-made again only if the bug, the agent or the probes have changed since.
+Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
+row is made again only if the bug, the agent or the probes have changed since.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from probes.oracles import ORACLES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
-README = ROOT / "probes" / "README.md"
+PAGE = ROOT / "probes" / "planted_bugs.md"
 BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
 TIME_LIMIT = 600  # seconds
 AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
@@ -161,12 +161,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def write(rows: dict[str, dict[str, Any]]) -> None:
-    """The results, and the table in probes/README.md."""
+    """The results, and the table in probes/planted_bugs.md."""
     known = [key for part in ("full", "trained") for key in catalogue(part)]
     kept = {key: rows[key] for key in known if key in rows}
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
-    before, rest = README.read_text().split(BEGIN)
-    README.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
+    before, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
 
 
 def at_least_1(text: str) -> int:

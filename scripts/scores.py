@@ -8,7 +8,7 @@ mean on fresh keys.
 
 Every benchmark is a run's folder under --run-dir. Stopped or killed, the same command goes on where it was, and what is
 finished is only read; several processes may work at different benchmarks. All of it takes many hours on two cores.
-Writes scores.json, the table scores.md and the picture scores.png to --out, and the table to the README.
+Writes scores.json, the table in scores.md and the picture scores.png to --out.
 
 With --check results stay as they are: the benchmarks named are trained again on other seeds, in a new folder, and their
 scores must not be lower than those in scores.json, by a one-sided Mann-Whitney test at 1 %, with Holm's correction.
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import readme
+import page
 from scipy.stats import mannwhitneyu
 
 from rlref import stats, tuned
@@ -278,9 +278,7 @@ def write(out: Path, name: str, row: dict[str, Any]) -> None:
         results = {k: results[k] for k in BENCHMARKS if k in results}
         text = json.dumps(json.loads(files.json_text(results))) + "\n"
         files.write(path, lambda file: file.write(text.encode()))
-        (out / "scores.md").write_text(report(results))
-        if out == RESULTS:
-            readme.put(ROOT / "README.md", "scores", report(results))
+        page.put(out / "scores.md", "scores", report(results))
         figure(results, out / "scores.png")
     finally:
         os.close(lock)

@@ -16,7 +16,7 @@
     cem/rollout        a generation of 8 seeds against its rollouts alone, and against bare environments
 
 Without a name, all of them, in about half an hour on two cores. Results go to scripts/results/speed.json, their tables
-to speed.md and the README, and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
+to speed.md, and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import readme
+import page
 
 HERE = Path(__file__).resolve().parent
 REJAX_ENV = HERE.parent / ".venv-rejax"
@@ -695,8 +695,7 @@ def main() -> None:
         results["machine"] = results.get("machine", {}) | {name: machine}
         results = {k: results[k] for k in ("machine", *MEASURES) if k in results}
         path.write_text(json.dumps(results, indent=1) + "\n")
-        path.with_suffix(".md").write_text(report(results))
-        readme.put(HERE.parent / "README.md", "speed", report(results))
+        page.put(path.with_suffix(".md"), "speed", report(results))
         figure(results, path.with_suffix(".png"))
 
 

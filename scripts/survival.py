@@ -4,7 +4,7 @@
     python scripts/survival.py corruption      flipped bits, missing and truncated files, a full disk: about 6 min
     python scripts/survival.py cost            what a checkpoint adds to 64 seeds of DQN: about 10 min, alone
 
-Each writes scripts/results/survival.json and the tables between the markers in rlref/runs/README.md.
+Each writes scripts/results/survival.json and the tables between the markers in rlref/runs/survival.md.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-import readme
+import page
 
 import rlref
 from rlref import dqn, ppo
@@ -42,7 +42,7 @@ from rlref.runs.stopping import Stop
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "survival.json"
-README = HERE.parent / "rlref" / "runs" / "README.md"
+PAGE = HERE.parent / "rlref" / "runs" / "survival.md"
 LIMIT = 300  # seconds that one process may take
 # About three seconds of training after compiling, with a checkpoint every few updates, so that kills meet many of them.
 SMALL = {
@@ -363,7 +363,7 @@ def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
 
 
 def tables(results: dict[str, Any]) -> str:
-    """The tables of rlref/runs/README.md."""
+    """The tables of rlref/runs/survival.md."""
     lines = ["| agent | kills | in the middle of a save | resumed with the same bits |", "|---|---|---|---|"]
     for agent in (agent for agent in SMALL if agent in results.get("kills", {})):
         x = results["kills"][agent]
@@ -415,7 +415,7 @@ def main() -> None:
     results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results[options.what] = (results.get("kills", {}) if options.what == "kills" else {}) | found
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    readme.put(README, "survival", tables(results))
+    page.put(PAGE, "survival", tables(results))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ assert importlib.util.find_spec("rlref") is None
 runpy.run_path("agent.py", run_name="__main__")
 """
     command = [sys.executable, "-I", "-W", "error", "-c", code]
-    settings = {"cwd": folder, "env": child_environment(), "timeout": 120, "capture_output": True, "text": True}
+    settings = {"cwd": folder, "env": child_environment(), "timeout": 300, "capture_output": True, "text": True}
     run = subprocess.run(command, check=True, **settings)
     return {line.split()[0]: [float(x) for x in line.split()[1:]] for line in run.stdout.splitlines()}
 

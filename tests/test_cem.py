@@ -64,6 +64,7 @@ def test_one_generation_on_linear_fitness_shifts_by_what_truncation_selection_gi
     np.testing.assert_allclose(spread[0], [1, std], atol=0.03)
 
 
+@pytest.mark.slow
 def test_a_small_population_shifts_less():
     config = LARGE.replace(population_size=64, elite_fraction=0.2)
     state, _ = search(1, config, seeds=2000, slope=np.ones(1))
@@ -92,6 +93,7 @@ def test_an_anisotropic_bowl_is_searched_to_its_bottom():
     np.testing.assert_allclose(z_of(state, 7)[0], np.tile(optimum / 0.1, (8, 1)), atol=0.1)
 
 
+@pytest.mark.slow
 def test_on_noise_alone_kl_and_entropy_change_as_chance_has_it():
     # 8 elites and 10 parameters: digamma by simulation gave 1.416.
     config = LARGE.replace(population_size=64, elite_fraction=0.125, num_rollouts=3, num_eval_rollouts=4)
@@ -106,6 +108,7 @@ def test_on_noise_alone_kl_and_entropy_change_as_chance_has_it():
     assert got["explained_variance"].mean() == pytest.approx(-2 / 61, abs=0.015)
 
 
+@pytest.mark.slow
 def test_an_optimum_on_the_edge_of_the_box_is_reached():
     config = cem.Config(num_generations=20, population_size=64, num_rollouts=1, num_eval_rollouts=1)
 
@@ -122,6 +125,7 @@ def test_an_optimum_on_the_edge_of_the_box_is_reached():
     assert (diagnostics["mean_policy_return"][:, -1] > 1.98).all()
 
 
+@pytest.mark.slow
 def test_selection_bias_is_what_choosing_by_noise_gains():
     config = LARGE.replace(population_size=2000, elite_fraction=0.2, num_eval_rollouts=50)
     _, diagnostics = search(1, config, seeds=64, noise=1.0)
@@ -429,6 +433,7 @@ def temporary_bytes(population, rollouts, steps):
     return jax.jit(agent.update).lower(state, 0).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_memory_grows_with_population_and_rollouts_and_not_with_the_length_of_episodes():
     small = temporary_bytes(32, 8, 10)
     assert temporary_bytes(32, 8, 100_000) == small
@@ -505,6 +510,7 @@ def test_a_bad_reward_is_flagged_and_its_candidate_not_chosen():
     assert float(fine["nonfinite"]) == 0
 
 
+@pytest.mark.slow
 def test_a_search_that_has_collapsed_keeps_its_numbers():
     config = cem.Config(num_generations=300, population_size=8, elite_fraction=0.25, num_rollouts=1,
                         num_eval_rollouts=1, extra_variance=0.0, init_variance=1e-4)  # fmt: skip
@@ -620,6 +626,7 @@ def test_runs_report_true_steps_and_evaluate_greedily(tmp_path):
     assert set(run.metrics) <= set(metrics.BY_NAME)
 
 
+@pytest.mark.slow
 def test_the_file_alone_trains(tmp_path):
     source = Path(cem.__file__).read_text()
     assert source.count("= static(15)") == 1

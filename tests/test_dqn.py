@@ -295,6 +295,7 @@ def test_a_three_step_return_by_hand(terminated, truncated, reward, discount, la
     assert (batch.obs[0, 0], batch.next_obs[0, 0]) == (10, 10 * (last + 1) + 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_slots_not_yet_written():
     for config in (SMALL, RICH):
         state = begin(config)
@@ -1248,6 +1249,7 @@ def test_a_branch_that_vmap_computes_twice_would_be_noticed():
     assert (count_conds(one), count_conds(many)) == (1, 0)
 
 
+@pytest.mark.slow
 def test_eight_seeds_start_in_a_fresh_process():
     code = """
 import jax, jax.numpy as jnp
@@ -1259,10 +1261,11 @@ state, diagnostics = jax.jit(jax.vmap(dqn.train, in_axes=(None, 0)))(config, key
 print(diagnostics["env_steps"].shape, diagnostics["nonfinite"].max(), diagnostics["gradient_steps"].min(axis=0))
 """
     command = [sys.executable, "-W", "error", "-c", code]
-    run = subprocess.run(command, env=child_environment(), timeout=120, check=True, capture_output=True, text=True)
+    run = subprocess.run(command, env=child_environment(), timeout=300, check=True, capture_output=True, text=True)
     assert run.stdout.split("\n")[0] == "(8, 2) 0.0 [11. 20.]"
 
 
+@pytest.mark.slow
 def test_the_file_alone_trains(tmp_path):
     source = Path(dqn.__file__).read_text()
     for old, new in (("500_000", "2000"), ("10_000", "1000")):

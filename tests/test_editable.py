@@ -65,7 +65,10 @@ def trained(agent, path):
 
 
 @pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
-@pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=OPTIMISERS)
+@pytest.mark.parametrize(
+    "optimiser",
+    [pytest.param(x, id=name, marks=[] if name == "rmsprop" else pytest.mark.slow) for name, x in OPTIMISERS.items()],
+)
 def test_optimisers_of_optax_train(agent, optimiser, tmp_path):
     run = trained(agent, copy_of(agent, tmp_path, (CLIP, f"return {optimiser}\n")))
     assert (run.metrics["nonfinite"] == 0).all()
@@ -75,6 +78,7 @@ def test_optimisers_of_optax_train(agent, optimiser, tmp_path):
         assert np.isfinite(run.metrics["gradient_noise_scale"]).all() == adam
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
 @pytest.mark.parametrize("optimiser", ["optax.lamb(learning_rate)", "optax.contrib.muon(learning_rate)"])
 def test_an_optimiser_that_looks_at_layers_trains_as_the_comment_says(agent, optimiser, tmp_path):
@@ -83,7 +87,7 @@ def test_an_optimiser_that_looks_at_layers_trains_as_the_comment_says(agent, opt
     assert (run.metrics["update_ratio"][:, -1] > 0).all()
 
 
-@pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
+@pytest.mark.parametrize("agent", [pytest.param(ppo, id="ppo"), pytest.param(dqn, id="dqn", marks=pytest.mark.slow)])
 def test_a_network_of_ones_own_that_sows_nothing_trains(agent, tmp_path):
     value = "Categorical(jax.nn.log_softmax(outputs)), nn.Dense(1)(x)[..., 0]" if agent is ppo else "outputs"
     own = (r"class Network\(nn\.Module\):(.|\n)*?\n\n\n", PLAIN.replace("RETURN", value))
@@ -92,6 +96,7 @@ def test_a_network_of_ones_own_that_sows_nothing_trains(agent, tmp_path):
     assert (run.metrics["nonfinite"] == 0).all()
 
 
+@pytest.mark.slow
 def test_settings_of_ones_own_are_checked_as_their_fields_say(tmp_path):
     own = '    my_coef: float = leaf(0.5, "[0, 1]")\n    anything: Any = static("x")\n    loose: int = 0\n'
     path = copy_of(ppo, tmp_path, (r"    env_id: str = .*\n", '    env_id: str = static("CartPole-v1")\n' + own))

@@ -216,12 +216,14 @@ def test_ties_survive_rounding():
         assert stats.permutation_test(a / 10, b / 10).p == stats.permutation_test(a, b).p
 
 
+@pytest.mark.slow
 def test_equal_distributions_are_found_different_in_one_case_of_twenty():
     rng = np.random.default_rng(2)
     rejected = [stats.permutation_test(*rng.exponential(size=(2, 1, 6))).p < 0.05 for _ in range(400)]
     assert 0.02 < np.mean(rejected) < 0.08
 
 
+@pytest.mark.slow
 def test_unequal_spreads_deceive_the_test_but_not_the_interval():
     rng, rejected, outside = np.random.default_rng(2), [], []
     for _ in range(150):
@@ -233,6 +235,7 @@ def test_unequal_spreads_deceive_the_test_but_not_the_interval():
     assert np.mean(outside) < 0.12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.6, 1.0])
 def test_seeds_needed_show_the_difference_in_four_of_five_cases(shift):
     population = scipy.stats.norm.ppf((np.arange(2000) + 0.5) / 2000)

@@ -13,7 +13,15 @@ from rlref.runs.job import agent_of
 MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
 
 
-@pytest.mark.parametrize(("agent", "env_id"), [(a, e) for a, known in tuned.TABLE.items() for e in known])
+def tuned_pairs():
+    """Agents with environments that have settings; what DQN stores of images is tried out, which takes a while."""
+    for agent, known in tuned.TABLE.items():
+        for env_id in known:
+            images = agent == "dqn" and env_id.endswith("-MinAtar") and env_id != "Breakout-MinAtar"
+            yield pytest.param(agent, env_id, marks=pytest.mark.slow if images else [])
+
+
+@pytest.mark.parametrize(("agent", "env_id"), list(tuned_pairs()))
 def test_settings_make_an_agent_and_say_how_they_were_found(agent, env_id):
     config = tuned.config(agent, env_id)
     assert config.env_id == env_id

@@ -1,7 +1,7 @@
 """Level 0: checks that need no training, or one update of it.
 
 Those over the contract run for every agent of their kind. Those over a function of the agent's file run where there is
-one of that name with those parameters, and are reported as not checked where it has not; probes/README.md lists them.
+one of that name with those parameters, and are reported as not checked where it has not; probes/checks.md lists them.
 
 They are asked in the order in which they are registered: functions first, for what they find is nearest to the fault.
 """

@@ -3,7 +3,7 @@
     rlref.load("runs/mine").diagnose().findings           or: rlref diagnose runs/mine
     health.diagnose(metrics, config).findings             of any metrics `[S, U]` under rlref's names
 
-`python -m rlref.health` prints all checks. README.md here has their rates of false alarms and of detection.
+`python -m rlref.health` prints all checks. calibration.md here has their rates of false alarms and of detection.
 """
 
 from rlref.health.engine import Diagnosis as Diagnosis

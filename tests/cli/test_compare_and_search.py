@@ -86,6 +86,7 @@ def test_report_of_one_and_of_several(two, capsys):
     assert main(["report", "nowhere"]) == 2
 
 
+@pytest.mark.slow
 def test_sweep(capsys):
     command = ["sweep", "ppo", *SMALL, "--num-settings", "6", "--confirm-seeds", "2", "--num-seeds", "2"]
     command += ["--vary", "learning_rate=1e-4:1e-2", "--run-dir", "mine"]

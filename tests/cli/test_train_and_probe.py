@@ -25,7 +25,7 @@ def _here(tmp_path, monkeypatch):
 
 def test_help_needs_no_jax():
     code = "import sys, rlref.cli\ntry: rlref.cli.main(['--help'])\nexcept SystemExit: assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, stdout=subprocess.DEVNULL)
 
 
 def test_ctrl_c_does_not_wait_for_the_interpreter_to_be_taken_down():
@@ -39,7 +39,7 @@ cli.envs.run = interrupted
 atexit.register(print, "taken down")
 sys.exit(cli.main(["envs"]))
 """
-    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], check=False, timeout=300, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rlref: stopped by Ctrl-C\n")
 
 
@@ -117,12 +117,13 @@ def test_nonfinite_training_exits_with_1_and_names_seed_and_update(capsys):
     assert "seed 0 became non-finite at update 0" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_python_m_of_an_agent_is_rlref_train(tmp_path):
     command = [sys.executable, "-m", "rlref.ppo", "--env-id", "Catch-bsuite", "--json", "--run-dir", "run", *SMALL]
     # As users have it: compiled as rlref chooses, and kept.
     mine = ("JAX_DISABLE_MOST_OPTIMIZATIONS", "JAX_COMPILATION_CACHE_DIR")
     environment = {k: v for k, v in os.environ.items() if k not in mine} | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(command, check=True, timeout=240, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, check=True, timeout=500, capture_output=True, text=True, env=environment)
     assert json.loads(done.stdout)["status"] == "finished"
     assert list((tmp_path / "cache" / "rlref").glob("*/jit_chunk*"))
 

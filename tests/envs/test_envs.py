@@ -80,4 +80,4 @@ def test_gymnax_is_imported_without_what_draws_its_pictures():
     import matplotlib.pyplot
     assert drawn is matplotlib.pyplot.figure
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=300)

@@ -196,7 +196,7 @@ def test_every_check_says_what_it_means_what_to_try_and_who_says_so():
 
 
 def test_readme_has_the_table_of_checks():
-    assert checks.markdown() in Path(health.__file__).with_name("README.md").read_text()
+    assert checks.markdown() in Path(health.__file__).with_name("checks.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])

@@ -144,6 +144,7 @@ def test_agents_pass_every_oracle(agent):
     assert set(own) - {"every_parameter_moves", "seeds_apart"} <= faulty
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "name", "old", "new"), [(a, *fault) for a, faults in FAULTS.items() for fault in faults]
 )

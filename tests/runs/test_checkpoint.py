@@ -198,6 +198,7 @@ def test_a_damaged_checkpoint_is_not_used(run, whole, damage, which):
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_if_all_checkpoints_are_damaged_the_run_begins_again(run, whole):
     flip(largest(run / "checkpoints" / "row000000" / "16" / "state" / "d"))
     with pytest.warns(UserWarning, match="16 is not used"), pytest.warns(UserWarning, match="begins again"):
@@ -205,6 +206,7 @@ def test_if_all_checkpoints_are_damaged_the_run_begins_again(run, whole):
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_an_empty_folder_with_a_number_for_a_name_is_not_used(run, whole):
     (run / "checkpoints" / "row000000" / "19").mkdir()
     with pytest.warns(UserWarning, match="19 is not used"):
@@ -240,6 +242,7 @@ def test_a_full_disk_is_warned_of_and_the_training_goes_on(tmp_path, whole, monk
     assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -284,6 +287,7 @@ def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
     assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_groups_resume_where_they_were(tmp_path):
     env = counting_env.Counting()
     traced = trace_row(lambda config: cem.make(config, env), SMALL["cem"])
@@ -303,6 +307,7 @@ def test_groups_resume_where_they_were(tmp_path):
     assert rlref.load(tmp_path / "run", env=env).policy(5)(np.zeros(2, np.float32)) in (0, 1)
 
 
+@pytest.mark.slow
 def test_batched_settings_resume(tmp_path, capsys):
     config = SMALL["cem"].replace(init_variance=np.array([1.0, 4.0]), smoothing=np.array([0.0, 0.5]))
     config = config.replace(env_id="counting_env:make_env")
@@ -322,6 +327,7 @@ def test_infinite_settings_come_back():
     }
 
 
+@pytest.mark.slow
 def test_an_extended_run_is_the_longer_run(tmp_path):
     train("ppo", tmp_path / "run")
     longer = SMALL["ppo"].replace(total_timesteps=27 * 12)
@@ -331,6 +337,7 @@ def test_an_extended_run_is_the_longer_run(tmp_path):
     assert rlref.load(tmp_path / "run").config["total_timesteps"] == 27 * 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "change", "reason"),
     [
@@ -358,6 +365,7 @@ def extend(module, config):
     check_extension(saved, longer, arrays, Path("run"))
 
 
+@pytest.mark.slow
 def test_a_schedule_that_is_no_metric_forbids_extending(tmp_path):
     """Of a user's own: something that falls over the training and that no diagnostic tells of."""
     source = Path(ppo.__file__).read_text()
@@ -405,6 +413,7 @@ def test_a_run_that_is_being_trained_is_refused(run):
         resume(run)
 
 
+@pytest.mark.slow
 def test_editing_the_agent_while_it_trains_changes_nothing(tmp_path):
     file = tmp_path / "mine.py"
     source = Path(cem.__file__).read_text()
@@ -429,6 +438,7 @@ def test_reading_a_run_leaves_what_is_being_saved_alone(run):
     assert half.is_dir()
 
 
+@pytest.mark.slow
 def test_a_finished_run_with_a_damaged_checkpoint_is_repaired(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run")
     flip(largest(tmp_path / "run" / "checkpoints" / "row000000" / "20" / "state" / "d"))
@@ -510,11 +520,13 @@ def test_digest_sees_every_bit_and_no_layout():
     assert checkpoint.digests(state_on(1, {"a": filled}), rows=7)["a"] == sums["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["ppo", "dqn"])
 def test_four_devices_do_what_one_does(agent):
     assert worst_difference(agent) < 1e-5
 
 
+@pytest.mark.slow
 def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
     """As jax.shard_map's default does with the gradients of what is initialised by a constant: every bias."""
     real = jax.shard_map
@@ -551,6 +563,7 @@ def worst_difference(agent):
     return max(np.abs(a[name] - x).max() for name, x in b.items() if x.dtype == np.float32 and x.size)
 
 
+@pytest.mark.slow
 def test_kill_and_resume(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     survival = importlib.import_module("survival")

@@ -196,6 +196,7 @@ def test_a_stopped_run_goes_on_with_its_sinks_and_more(tmp_path):
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
+@pytest.mark.slow
 def test_groups_and_batched_settings_share_the_files(tmp_path):
     config = SMALL.replace(init_variance=np.array([1.0, 0.1]))
     traced = trace_row(lambda config: cem.make(config, counting_env.Counting()), SMALL)

@@ -182,6 +182,7 @@ def test_wrong_usage_is_one_line(ppo_run, arguments, message, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_exported_seed_of_an_edited_agent_needs_its_file(tmp_path):
     edited = tmp_path / "cem.py"
     edited.write_text(Path(cem.__file__).read_text() + "# edited\n")
@@ -193,6 +194,7 @@ def test_an_exported_seed_of_an_edited_agent_needs_its_file(tmp_path):
     assert trained.of_file(tmp_path / "own.npz", agent=str(edited)).play(0, 2, 0)
 
 
+@pytest.mark.slow
 def test_gif_is_written(tmp_path):
     run = rlref.train(
         "cem", SMALL["cem"].replace(env_id="Catch-bsuite"), num_seeds=1, run_dir=tmp_path / "run", checkpoint_every=0
@@ -213,6 +215,7 @@ def test_reproduce_finds_the_same(ppo_run):
     assert report.metrics == len(ppo_run.metrics) - 1
 
 
+@pytest.mark.slow
 def test_reproduce_finds_the_update_that_parts(ppo_run, tmp_path):
     shutil.copytree(ppo_run.path, tmp_path / "run")
     (start, file), *_ = reversed(metric_files(tmp_path / "run", 0))
@@ -231,6 +234,7 @@ def test_reproduce_finds_the_update_that_parts(ppo_run, tmp_path):
     assert reproduce(tmp_path / "run", updates=start + 2).difference is None
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_run_and_one_goes_on(tmp_path):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -244,7 +248,7 @@ def test_two_processes_train_one_run_and_one_goes_on(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": variables}
     processes = [subprocess.Popen([*command, str(i)], **pipes) for i in range(2)]
     try:
-        outputs = [process.communicate(timeout=120) for process in processes]
+        outputs = [process.communicate(timeout=500) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -109,6 +109,7 @@ def test_more_seeds_than_memory_train_in_groups(plain):
     assert np.isfinite(grouped.metrics["env_steps"]).all()
 
 
+@pytest.mark.slow
 def test_rows_train_in_blocks_as_without(monkeypatch):
     rates = np.geomspace(1e-4, 1e-2, 8)  # a row each, two to a device
     config = dataclasses.replace(SMALL, learning_rate=rates)
@@ -378,6 +379,7 @@ def test_the_users_file_is_an_agent(tmp_path):
     assert run.agent == "mine"
 
 
+@pytest.mark.slow
 def test_ppo_learns_cartpole():
     run = rlref.train("ppo", ppo.Config(total_timesteps=100_000), num_seeds=4)
     assert run.summary["min"] > 200
@@ -385,17 +387,18 @@ def test_ppo_learns_cartpole():
     assert run.metrics["kl"].min() > -1e-6
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_run_that_loads(tmp_path):
     command = [sys.executable, "-m", "rlref.cli", "train", "ppo", "--total-timesteps", "100000000", "--num-seeds", "2"]
     with subprocess.Popen(
         [*command, "--run-dir", str(tmp_path / "run")], stderr=subprocess.PIPE, env=os.environ
     ) as process:
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not list(tmp_path.glob("run/metrics/*.npz")) and time.monotonic() < deadline:
                 time.sleep(0.2)
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(300) == 130
         finally:
             process.kill()
     run = rlref.load(tmp_path / "run")

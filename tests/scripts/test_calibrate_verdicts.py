@@ -69,9 +69,9 @@ def test_every_fault_can_be_planted():
     assert len({case.path for case in calibrate.corpus()}) == len(calibrate.corpus())
 
 
-def test_readme_says_what_was_found():
+def test_the_page_says_what_was_found():
     found = json.loads(calibrate.RESULTS.read_text())
-    assert found["tables"] in calibrate.README.read_text()
+    assert found["tables"] in calibrate.PAGE.read_text()
     assert found["false_alarms"]["ERROR"] == 0
     assert found["false_alarms"]["WARN"] <= 0.02
     assert found["hit"] >= 0.8

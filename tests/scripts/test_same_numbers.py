@@ -53,6 +53,6 @@ def test_fewer_updates_show(metrics):
 
 def test_an_unknown_case_is_wrong_usage():
     command = [sys.executable, str(SCRIPTS / "same_numbers.py"), "HEAD", "sarsa"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert "there are the cases ppo-discrete" in done.stderr

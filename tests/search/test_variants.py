@@ -101,6 +101,7 @@ def test_a_folder_that_is_not_ours_is_refused(tmp_path):
         train(tmp_path)
 
 
+@pytest.mark.slow
 def test_stopped_and_gone_on_with(kept, tmp_path):
     class Impatient(Silent):
         def progress(self, done, *_):
@@ -121,6 +122,7 @@ def test_stopped_and_gone_on_with(kept, tmp_path):
                 np.testing.assert_array_equal(run.metrics[name], x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [["given", "constant"], ["given", "fast"]])
 def test_a_signal_in_a_programs_last_chunk_stops_what_comes_after(labels, tmp_path):
     class Late(Silent):
@@ -135,6 +137,7 @@ def test_a_signal_in_a_programs_last_chunk_stops_what_comes_after(labels, tmp_pa
     assert list(train(tmp_path / "stopped", given)) == list(given)
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_folder_is_made_leaves_nothing_in_the_way(kept, tmp_path, monkeypatch):
     class KilledError(BaseException):
         pass

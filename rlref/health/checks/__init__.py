@@ -17,7 +17,7 @@ from rlref.health.checks import outcome as outcome  # isort: skip
 
 
 def markdown() -> str:
-    """All checks as a table, as it stands in rlref/health/README.md."""
+    """All checks as a table, as it stands in rlref/health/checks.md."""
     lines = ["| check | severity | of | lasts | what it means | try | source |", "|---|---|---|---|---|---|---|"]
     for one in CHECKS.values():
         lasts = "one update" if one.window == 0 else f"{one.share:.0%} of {one.window:.0%} of the training"

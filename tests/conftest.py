@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import resource
 import tempfile
 
 import pytest
@@ -17,8 +18,48 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most tests, and their proc
 
 
 @pytest.fixture(autouse=True, scope="module")
+def _programs():
+    """Those of a file are dropped with it: a process that kept them all would come to gigabytes."""
+    yield
+    import jax
+
+    jax.clear_caches()
+
+
+@pytest.fixture(autouse=True, scope="module")
 def _optimised_ladder(request):
     """Those that train whole ladders do not."""
     import jax
 
     jax.config.update("jax_disable_most_optimizations", request.module.__name__ != "test_probes")
+
+
+class PeakMemory:
+    """Says at the end how much memory the processes of the tests took, at most."""
+
+    def __init__(self):
+        self.peaks = {}
+
+    def pytest_sessionfinish(self, session):
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["peak"] = peak_memory()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node):
+        self.peaks[node.gateway.id] = getattr(node, "workeroutput", {}).get("peak", "unknown: it crashed")
+
+    def pytest_terminal_summary(self, terminalreporter):
+        for name, peak in (self.peaks or {"this process": peak_memory()}).items():
+            terminalreporter.write_line(f"peak memory of {name}: {peak}")
+
+
+def peak_memory():
+    own, children = (
+        f"{resource.getrusage(who).ru_maxrss / 2**20:.2f} GiB"
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return f"{own}; of its largest child {children}"
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(PeakMemory())

@@ -105,7 +105,8 @@ class Notebook:
 
 def default() -> Display:
     """Where the kernel of a notebook runs, one that the notebook shows; else none."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
     # By name: a script need not have it, and Colab's is a class under it. In IPython on a terminal it is another one.
     kernel = any(parent.__name__ == "ZMQInteractiveShell" for parent in type(shell).__mro__)
     return Notebook() if kernel else Silent()

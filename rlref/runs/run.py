@@ -55,7 +55,8 @@ class Run:
         *settings, seeds, updates = next(iter(self.metrics.values())).shape if self.metrics else (len(self.seeds), 0)
         several = f"{settings[0]} settings, " if settings else ""
         about = f"{self.agent} on {self.config.get('env_id', 'an environment')}"
-        return f"<Run: {about}, {several}{seeds} seeds, {updates} updates, {self.summary.get('status', 'unknown')}>"
+        rows = f"{seeds} seed{'s' * (seeds != 1)}, {updates} update{'s' * (updates != 1)}"
+        return f"<Run: {about}, {several}{rows}, {self.summary.get('status', 'unknown')}>"
 
     def _repr_html_(self) -> str:
         """As a notebook shows it. Raises nothing: a notebook would hide it, and the run."""

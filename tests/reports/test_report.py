@@ -655,4 +655,4 @@ def test_a_notebook_is_shown_the_card_or_why_there_is_none():
 def test_a_run_is_a_line_in_a_terminal():
     assert repr(made()) == "<Run: ppo on CartPole-v1, 8 seeds, 100 updates, finished>"
     assert repr(batched([1.0, 2.0])) == "<Run: ppo on CartPole-v1, 2 settings, 8 seeds, 100 updates, finished>"
-    assert repr(Run("mine", {}, [0], {}, {})) == "<Run: mine on an environment, 1 seeds, 0 updates, unknown>"
+    assert repr(Run("mine", {}, [0], {}, {})) == "<Run: mine on an environment, 1 seed, 0 updates, unknown>"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import rlref
-from rlref import ppo
+from rlref import metrics, ppo
 from rlref.health.checks import CHECKS
 from rlref.health.engine import Diagnosis
 from rlref.health.findings import Finding
@@ -141,7 +141,7 @@ def test_a_training_shows_itself_in_a_notebook_alone(monkeypatch, capsys):
 
 
 def test_what_is_shown_live_is_a_metric():
-    assert {name for _, name in display.LIVE} <= set(rlref.metrics.BY_NAME)
+    assert {name for _, name in display.LIVE} <= set(metrics.BY_NAME)
 
 
 def test_only_what_is_worse_than_info_leads():

@@ -19,14 +19,6 @@ COLOURS = {"ERROR": "bold red", "WARN": "yellow", "INFO": "cyan", "": ""}
 class Terminal:
     """Progress on a terminal: what is compiled and for how long, then a bar with the live diagnostics."""
 
-    LIVE = (
-        ("return", "return_mean"),
-        ("of the mean policy", "mean_policy_return"),
-        ("entropy", "entropy"),
-        ("KL", "kl"),
-        ("EV", "explained_variance"),
-    )
-
     def __init__(self) -> None:
         from rich import progress
         from rich.console import Console, Group
@@ -73,21 +65,15 @@ class Terminal:
             yield
 
     def progress(self, done: int, total: int, metrics: dict[str, Any], verdict: "Callable[[], Diagnosis]") -> None:
-        from rlref import stats
-        from rlref.health import findings
+        from rlref.runs import display
 
-        # IQM over seeds at the chunk's last update, of the seeds where it is defined.
-        live = [f"{label} {stats.iqm(metrics[name][:, -1]):.4g}" for label, name in self.LIVE if name in metrics]
-        live.append(f"{metrics['steps_per_second'][0, -1]:,.0f} steps/s")
         self.live.start()
         self.bar.update(self.task, completed=done, total=total)
-        self.diagnostics.plain = "  ".join(live)
+        self.diagnostics.plain = display.in_numbers(metrics)
         if (now := time.monotonic()) > self.next_verdict:
-            worst = [f for f in verdict().findings if f.worst != "INFO"]
-            self.verdict.plain = findings.sentence(worst[0]) if worst else "healthy so far"
-            self.verdict.style = COLOURS[worst[0].worst] if worst else "green"
-            # The checks cost what training might: 2 % of the time is theirs.
-            self.next_verdict = time.monotonic() + max(1.0, 50 * (time.monotonic() - now))
+            severity, self.verdict.plain = display.leading(verdict())
+            self.verdict.style = COLOURS[severity] or "green"
+            self.next_verdict = display.next_verdict(now)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 
 from rlref.errors import UsageError
 from rlref.runs import files, provenance
-from rlref.runs.display import Display, Silent
+from rlref.runs.display import Display, default
 from rlref.runs.folder import read_about
 from rlref.runs.job import job_of_folder
 from rlref.runs.plan import job_bytes, make_plan
@@ -82,7 +82,7 @@ def reproduce(
 
     Raises UsageError as `rlref.load` and `rlref.resume` do.
     """
-    display = display or Silent()
+    display = display or default()
     then = load(path)
     about = read_about(path, strict=True)
     job = job_of_folder(path, agent, env, env_params)

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import html
+import importlib
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlref import stats
-from rlref.errors import UsageError
+from rlref.errors import UsageError, in_a_line
 from rlref.health.engine import PRECISION, Diagnosis, diagnose, full_precision, with_setting
 from rlref.health.findings import SEVERITIES
 from rlref.runs import files
@@ -47,6 +49,22 @@ class Run:
     """which setting of the run in `path` this is, if it is one of several"""
     diagnosis: "Diagnosis | None" = dataclasses.field(default=None, repr=False, compare=False)
     """what `diagnose` gave"""
+
+    def __repr__(self) -> str:
+        """One line: its arrays would fill screens."""
+        *settings, seeds, updates = next(iter(self.metrics.values())).shape if self.metrics else (len(self.seeds), 0)
+        several = f"{settings[0]} settings, " if settings else ""
+        about = f"{self.agent} on {self.config.get('env_id', 'an environment')}"
+        rows = f"{seeds} seed{'s' * (seeds != 1)}, {updates} update{'s' * (updates != 1)}"
+        return f"<Run: {about}, {several}{rows}, {self.summary.get('status', 'unknown')}>"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it. Raises nothing: a notebook would hide it, and the run."""
+        try:
+            # By name, as rlref/__init__.py does: this room may not import it, and a script need not wait for it.
+            return importlib.import_module("rlref.reports.card").card(self)
+        except Exception as error:
+            return f"<p>{html.escape(f'{self!r} cannot be shown: {in_a_line(error)}')}</p>"
 
     @property
     def score(self) -> str:

@@ -31,7 +31,7 @@ from rlref.health import findings
 from rlref.health.engine import Diagnosis, diagnose, full_precision
 from rlref.runs import checkpoint, files, hosts, provenance, trained
 from rlref.runs import sinks as metric_sinks
-from rlref.runs.display import Display, Silent
+from rlref.runs.display import Display, default
 from rlref.runs.extension import check_extension
 from rlref.runs.folder import Folder, read_about, read_summary
 from rlref.runs.group import Clock, Group
@@ -83,13 +83,13 @@ def train(
       sinks: where metrics go as they come, besides the run's folder: "tensorboard", "csv", "parquet", all of them in
         the folder, or objects of your own; see rlref/runs/sinks.py. None: "tensorboard", if tensorboardX is installed.
       command: kept in the run's folder.
-      display: where to show progress.
+      display: where to show progress; without one, under the cell of a notebook, and elsewhere nowhere.
 
     Raises UsageError, in one line, before anything is trained or written, for whatever cannot work. Ctrl-C and SIGTERM
     end the training after the chunk under way; the Run has what was reached, and "interrupted" as its summary's status.
     Its summary's "seconds" say where the time went, as `Clock` has it, in this call: not before, in a run resumed.
     """
-    display = display or Silent()
+    display = display or default()
     module = load_agent(agent)
     config = module.Config() if config is None else config
     # By its fields, not its class: a file's Config is another class each time the file is loaded.
@@ -175,7 +175,7 @@ def resume(
     Raises UsageError, with the folder as it was, if there is no run, if it is finished or being trained, if its
     settings are not those of its checkpoints, or if it cannot be extended because a schedule ends with it.
     """
-    display = display or Silent()
+    display = display or default()
     check_numbers(checkpoint_every=checkpoint_every)
     path = Path(run_dir)
     job = job_of_folder(path, agent, env, env_params)

@@ -21,7 +21,7 @@ from rlref.reports import compare, reference
 from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
 from rlref.reports.tables import Table
-from rlref.runs.display import Display, Silent
+from rlref.runs.display import Display, default
 from rlref.runs.job import agent_of
 from rlref.runs.run import Run
 from rlref.search import variants
@@ -87,7 +87,7 @@ def baselines(
 
     Raises UsageError if no agent can be trained, `errors.Stopped` if a signal stops it.
     """
-    display = display or Silent()
+    display = display or default()
     if total_timesteps < 1 or num_seeds < 1:
         raise UsageError(f"total_timesteps is {total_timesteps} and num_seeds {num_seeds}; they must be at least 1")
     if folder is not None:

@@ -20,7 +20,7 @@ from rlref.contract import load_agent, name_of
 from rlref.envs.ids import resolved
 from rlref.errors import Stopped, UsageError, nearest
 from rlref.runs import files, training
-from rlref.runs.display import Display, Silent
+from rlref.runs.display import Display, default
 from rlref.runs.folder import read_summary
 from rlref.runs.job import agent_of
 from rlref.runs.run import Run, load
@@ -55,7 +55,7 @@ def train(
     stops it.
     """
     module = load_agent(agent)
-    display = display or Silent()
+    display = display or default()
     training.check_numbers(num_seeds=num_seeds, seed=seed)
     everyone = {label: changed(module, config, changes) for label, changes in variants.items()}
     first = {repr(settings_of(config)): label for label, config in reversed(everyone.items())}

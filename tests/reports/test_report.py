@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import html
 import itertools
 import os
 import re
@@ -18,9 +19,11 @@ from rlref import cem, ppo, stats
 from rlref.errors import UsageError
 from rlref.health import findings
 from rlref.health.checks import CHECKS
+from rlref.health.engine import Diagnosis
 from rlref.health.series import Series, UnknownError
 from rlref.reports import compare, plots, visits
 from rlref.reports.captions import distinct, number, scores_in_words
+from rlref.reports.card import card
 from rlref.reports.curve_statistics import POINTS, drawn_updates, evenly, extremes, interval_along, iqm_along
 from rlref.reports.facts import provenance_html, status_of, times_html
 from rlref.reports.figure_data import Group, Mark
@@ -578,3 +581,78 @@ def test_a_run_with_batched_settings_is_compared_by_one_of_them(tmp_path):
     methods[0].runs["A"].batched = ["learning_rate"]
     with pytest.raises(UsageError, match="#0"):
         write_comparison(methods, tmp_path / "both.html")
+
+
+def test_a_card_says_what_the_run_is_its_verdict_and_its_score():
+    shown = html.unescape(card(made()))
+    assert "<b>PPO on CartPole-v1</b>: finished, 8 seeds, 100 of 100 updates" in shown
+    assert "✔ OK</span> Healthy." in shown
+    assert "return_mean: IQM 100 [100, 100]" in shown
+    assert "IQM of return_mean rises from 20.8 at 512 to 100 at 51,200 steps" in shown
+    assert shown.count("data:image/png;base64,") == 1
+
+
+def test_a_card_has_the_leading_findings_with_what_to_try():
+    kl = np.full((8, 100), 0.005)
+    kl[3, 40:] = 0.5
+    finding = made({"kl": kl}).diagnose().findings[0]
+    shown = html.unescape(card(made({"kl": kl})))
+    assert "▲ WARN</span> KL high. The policy moves so fast" in shown
+    assert f"<li>{findings.sentence(finding)}. Try: {finding.tries}.</li>" in shown
+
+
+def test_a_card_tells_the_first_three_findings_and_how_many_more_there_are():
+    run = made()
+    kl_high = CHECKS["kl_high"]
+    one = findings.Finding(kl_high.name, "WARN", kl_high.title, kl_high.meaning, "", "", onset=1)
+    run.diagnosis = Diagnosis([one] * 5, ["kl_high"], {})
+    assert card(run).count("<li>WARN: KL high (update 1).</li>") == 3
+    assert "<p>2 more: run.diagnose().findings</p>" in card(run)
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_odd_runs_have_a_card(case):
+    run = made()
+    run.metrics = ODD[case]({name: np.float64(x) for name, x in few().items()})
+    run.seeds = run.seeds[: len(next(iter(run.metrics.values())))]
+    shown = html.unescape(card(run))
+    undefined = case in ("all undefined", "no returns", "its own alone")
+    assert ("No return_mean is defined: there is no curve." in shown) == undefined
+    assert ("<img" in shown) != undefined
+
+
+def test_a_card_of_batched_settings_has_a_curve_and_a_line_each():
+    shown = html.unescape(card(batched([5.0, 7.0])))
+    assert "2 settings over learning_rate, 8 seeds" in shown
+    assert "learning_rate 1: IQM of return_mean" in shown
+    assert "<td>5 [5, 5]</td>" in shown
+    assert "7 of 20 settings" in card(batched(range(20)))
+
+
+def test_words_of_the_user_are_escaped_in_a_card():
+    evil = '<script>alert("&")</script>'
+    run = made(agent=evil, summary={"status": evil})
+    run.config["env_id"] = evil
+    assert "<script>" not in card(run)
+    assert html.unescape(card(run)).count(evil) == 3
+
+
+def test_a_card_of_many_noisy_seeds_is_small():
+    noise = np.random.default_rng(0).normal(size=(512, 5000)).cumsum(axis=1)
+    run = Run("ppo", {}, list(range(512)), {"env_steps": noise * 0 + np.arange(5000), "return_mean": noise}, {})
+    assert 10_000 < len(card(run)) < 100_000
+
+
+def test_a_notebook_is_shown_the_card_or_why_there_is_none():
+    run = made()
+    assert run._repr_html_() == card(run)
+    run.metrics, run.agent = {}, "<b>"
+    assert run._repr_html_().startswith(
+        "<p>&lt;Run: &lt;b&gt; on CartPole-v1, 8 seeds, 0 updates, finished&gt; cannot "
+    )
+
+
+def test_a_run_is_a_line_in_a_terminal():
+    assert repr(made()) == "<Run: ppo on CartPole-v1, 8 seeds, 100 updates, finished>"
+    assert repr(batched([1.0, 2.0])) == "<Run: ppo on CartPole-v1, 2 settings, 8 seeds, 100 updates, finished>"
+    assert repr(Run("mine", {}, [0], {}, {})) == "<Run: mine on an environment, 1 seed, 0 updates, unknown>"

@@ -43,7 +43,9 @@ PICTURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # name -> runs
     "truncation": (("right", "truncation as death"), ("return_mean", "value_mean", "explained_variance")),
     "learning-rate": (("right", "learning rate x 100"), ("return_mean", "entropy", "update_ratio")),
 }
-MUTANTS = (
+MUTANTS = (  # in the order of ppo.py, after two of data
+    "bootstrap from the reset observation",
+    "all epochs in the same order",
     "log-prob of another sample",
     "no bootstrap at truncation",
     "bootstrap through termination",
@@ -60,18 +62,7 @@ MUTANTS = (
     "(N, 1) - (N) in the value loss",
     "entropy sign",
 )
-BUGS = {
-    # Those of the catalogue in mutants.py are in the order of ppo.py, after two that are not in it.
-    "bootstrap from the observation after the reset": (
-        'info["final_observation"], terminated | truncated',
-        "obs, terminated | truncated",
-    ),
-    "all epochs in one order": (
-        "jax.random.bits(key, (epochs, batch_size))",
-        "jnp.tile(jax.random.bits(key, (1, batch_size)), (epochs, 1))",
-    ),
-    **{one.name: (one.old, one.new) for name in MUTANTS for one in PPO if one.name == name},
-}
+BUGS = {one.name: (one.old, one.new) for name in MUTANTS for one in PPO if one.name == name}
 
 
 def place_of(quoted: str, source: Sequence[str]) -> tuple[int, int]:

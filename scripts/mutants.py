@@ -150,7 +150,7 @@ PPO = [
     Mutant(
         "bootstrap from the reset observation",
         'info["final_observation"], terminated | truncated',
-        "next_obs, terminated | truncated",
+        "obs, terminated | truncated",
         "rollout",
     ),
     Mutant("gamma missing", "delta = reward + gamma *", "delta = reward +", "advantages"),
@@ -301,7 +301,7 @@ PPO = [
     Mutant(
         "all epochs in the same order",
         "jax.random.bits(key, (epochs, batch_size))",
-        "jax.random.bits(key, (1, batch_size))",
+        "jnp.tile(jax.random.bits(key, (1, batch_size)), (epochs, 1))",
         "minibatches",
     ),
     Mutant(

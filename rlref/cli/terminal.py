@@ -24,7 +24,6 @@ class Terminal:
         ("of the mean policy", "mean_policy_return"),
         ("entropy", "entropy"),
         ("KL", "kl"),
-        ("EV", "explained_variance"),
     )
 
     def __init__(self) -> None:
@@ -75,9 +74,12 @@ class Terminal:
     def progress(self, done: int, total: int, metrics: dict[str, Any], verdict: "Callable[[], Diagnosis]") -> None:
         from rlref import stats
         from rlref.health import findings
+        from rlref.health.explained import fit_in_words
 
         # IQM over seeds at the chunk's last update, of the seeds where it is defined.
         live = [f"{label} {stats.iqm(metrics[name][:, -1]):.4g}" for label, name in self.LIVE if name in metrics]
+        if "explained_variance" in metrics:
+            live.append(fit_in_words(metrics, "EV"))
         live.append(f"{metrics['steps_per_second'][0, -1]:,.0f} steps/s")
         self.live.start()
         self.bar.update(self.task, completed=done, total=total)

@@ -578,3 +578,12 @@ def test_a_run_with_batched_settings_is_compared_by_one_of_them(tmp_path):
     methods[0].runs["A"].batched = ["learning_rate"]
     with pytest.raises(UsageError, match="#0"):
         write_comparison(methods, tmp_path / "both.html")
+
+
+@pytest.mark.parametrize(("spread", "told"), [(1.0, True), (50.0, False)])
+def test_explained_variance_that_says_nothing_is_told_to(spread, told):
+    at_end = {"explained_variance": -8.0, "target_std": spread, "target_mean": 100.0, "value_bias": 4.0}
+    _, _, pictures = page_of_run(made({name: np.full((8, 100), x) for name, x in at_end.items()}))
+    caption = next(x.caption for x in pictures if x.title == "explained_variance")
+    said = "It says nothing at the end: value error 5 % of the return (targets hardly vary)."
+    assert caption.endswith(said) == told

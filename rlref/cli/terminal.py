@@ -79,7 +79,7 @@ class Terminal:
         # IQM over seeds at the chunk's last update, of the seeds where it is defined.
         live = [f"{label} {stats.iqm(metrics[name][:, -1]):.4g}" for label, name in self.LIVE if name in metrics]
         if "explained_variance" in metrics:
-            live.append(fit_in_words(metrics, "EV"))
+            live.append(fit_in_words(metrics, short=True))
         live.append(f"{metrics['steps_per_second'][0, -1]:,.0f} steps/s")
         self.live.start()
         self.bar.update(self.task, completed=done, total=total)

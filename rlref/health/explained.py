@@ -10,8 +10,8 @@ from rlref.health.series import targets_vary
 NO_SPREAD = "targets hardly vary"
 
 
-def fit_in_words(metrics: Mapping[str, np.ndarray], label: str = "explained_variance") -> str:
-    """Explained variance at the last update, IQM over seeds; `metrics` are `[..., U]`, and `label` is its name here.
+def fit_in_words(metrics: Mapping[str, np.ndarray], short: bool = False) -> str:
+    """Explained variance at the last update, IQM over seeds; `metrics` are `[..., U]`.
 
     Where targets hardly vary, as on a solved task, it is undefined or far below 0 however right the values are:
     `targets_vary` says so, as in the health checks. If that is at least half of the seeds, the values' root mean square
@@ -26,6 +26,7 @@ def fit_in_words(metrics: Mapping[str, np.ndarray], label: str = "explained_vari
     bias, std, mean = (
         now.get(name, nothing).astype(np.float64) for name in ("value_bias", "target_std", "target_mean")
     )
+    label, why = ("EV", "") if short else ("explained_variance", f" ({NO_SPREAD})")
     flat = ~np.broadcast_to(targets_vary(now), explained.shape) & np.isfinite(std)
     if flat.sum() < len(flat) / 2:
         iqm = stats.iqm(explained[~flat])
@@ -35,5 +36,5 @@ def fit_in_words(metrics: Mapping[str, np.ndarray], label: str = "explained_vari
         error = np.sqrt((1 - explained) * std**2 + bias**2) / np.abs(mean)
     percent = 100 * stats.iqm(error[flat])
     if not np.isfinite(percent):
-        return f"{label} undefined ({NO_SPREAD})"
-    return f"value error {percent:{'.2g' if percent < 100 else '.0f'}} % of the return ({NO_SPREAD})"
+        return f"{label} undefined{why}"
+    return f"value error {percent:{'.2g' if percent < 100 else '.0f'}} %{'' if short else ' of the return'}{why}"

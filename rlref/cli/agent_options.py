@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rlref.errors import UsageError, nearest
+from rlref.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,11 @@ def look_ahead(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(arguments)[0]
 
 
+def option_names(settings: Any) -> list[str]:
+    """The options of a dataclass: its fields, as they are written on the command line."""
+    return [f.name.replace("_", "-") for f in dataclasses.fields(settings)]
+
+
 def read_options(
     command: str,
     options_class: Any,
@@ -98,7 +103,8 @@ def read_options(
     """
     import tyro
 
-    from rlref.contract import name_of
+    from rlref.cli.other_names import suggestion
+    from rlref.contract import NAMES, load_agent, name_of
 
     agent = name_of(module)
     config_class: Any = module.Config
@@ -133,9 +139,10 @@ def read_options(
         one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
         raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {agent} --help` shows all") from None
     if unknown:
-        fields = [f.name.replace("_", "-") for _, c in sections for f in dataclasses.fields(c)]
+        options_there = [option for _, c in sections for option in option_names(c)]
+        others = {name: option_names(load_agent(name).Config) for name in NAMES if name != agent}
         raise UsageError(
-            f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
+            f"there is no option {unknown[0]!r}.{suggestion(unknown[0], options_there, agent, others)} "
             f"`rlref {command} {agent} --help` shows all"
         )
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}

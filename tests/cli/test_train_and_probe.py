@@ -59,6 +59,25 @@ def test_every_setting_has_help(capsys):
     assert "discount per step" in text
 
 
+SAYS = [('"""My own: PPO\nwith less.\n\nInner notes.\n"""\n', "My own: PPO with less."), ("", "")]
+
+
+@pytest.mark.parametrize(("docstring", "said"), SAYS)
+def test_help_begins_with_the_first_paragraph_of_the_agents_docstring(docstring, said, capsys):
+    source = Path(ppo.__file__).read_text()
+    Path("mine.py").write_text(docstring + source[source.index('"""', 3) + 3 :].lstrip())
+    with pytest.raises(SystemExit):
+        main(["train", "./mine.py", "--help"])
+    before, _, _ = capsys.readouterr().out.partition("╭")
+    assert before.split() == f"usage: rlref train ./mine.py [-h] [OPTIONS] {said}".split()
+
+
+def test_the_line_on_a_wrong_option_names_the_file_as_it_is_given(capsys):
+    Path("mine.py").write_text(Path(ppo.__file__).read_text())
+    assert main(["train", "./mine.py", "--lr", "3"]) == 2
+    assert "`rlref train ./mine.py --help` shows all" in capsys.readouterr().err
+
+
 def test_train_writes_a_run_and_prints_json(capsys):
     arguments = [
         "train",

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from rlref import ppo
 from rlref.cli import main
+from rlref.cli.terminal import compiling_takes
 
 HERE = Path(__file__).parents[1]
 SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
@@ -103,10 +105,19 @@ def test_train_writes_a_run_and_prints_json(capsys):
 def test_train_shows_progress_and_a_summary(capsys):
     assert main(["train", "ppo", "--env-id", "counting_env:with_params", *SMALL]) == 0
     captured = capsys.readouterr()
+    assert captured.err.startswith("compiling takes some ten seconds the first time, then comes from the cache\n")
     assert "XLA compiles the training" in captured.err
     assert "100%" in captured.err
     for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/ppo-counting_env"):
         assert word in captured.out
+
+
+def test_without_a_cache_compiling_is_not_said_to_be_kept():
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        assert compiling_takes("a minute") == "compiling takes a minute at every start"
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
 
 
 def test_dqn_shows_progress_and_a_summary(capsys):
@@ -261,7 +272,8 @@ def test_probe_does_not_take_its_own_files_for_the_users(capsys, tmp_path):
 
 def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
     assert main(["probe", "ppo", "--only", "discount", "--only", "categorical", "--num-seeds", "3"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err.startswith("compiling takes up to a minute or so the first time, then comes from the cache\n")
     assert "3 of 3" in out
     assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
 

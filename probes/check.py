@@ -21,7 +21,7 @@ from probes import solve
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
-from rlref.contract import GRADIENT, load_agent, traced_names
+from rlref.contract import GRADIENT, load_agent, no_agent, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
 
@@ -232,7 +232,7 @@ def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
         steps = {"ppo": ("num_envs", "num_steps"), "dqn": ("cycles_per_update", "train_frequency")}[kind]
         wanted["total_timesteps"] = math.prod(wanted[name] for name in ("updates", *steps))
     # A setting that only this probe changes is what it is about.
-    if lacking := [name for name in (*NEEDED[kind], *own) if name not in {*fields, "updates"}]:
+    if lacking := [name for name in dict.fromkeys((*NEEDED[kind], *own)) if name not in {*fields, "updates"}]:
         raise UsageError(f"its Config lacks {', '.join(lacking)}, which the probe has to set")
     return {name: value for name, value in wanted.items() if name in fields}
 
@@ -370,7 +370,9 @@ def run(
     """
     if seed + num_seeds > 2**31:
         raise UsageError(f"seed is {seed}; seeds are numbers below 2**31")
-    module = load_agent(agent)
+    module = load_agent(
+        agent, lambda fields: NEEDED["cem" if fields & {"num_generations", "population_size"} else "ppo"]
+    )
     name = agent if isinstance(agent, str) else module.__name__
     with errors_with_line(name, module.__file__, named=False, anywhere=True):
         kind = kind_of(module)
@@ -380,6 +382,7 @@ def run(
             why = "is not for this kind of agent" if wanted in LADDER or wanted in ORACLES else "does not exist"
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
     chosen = [x for n, x in own.items() if not only or n in only]
+    require_settings(module, name, kind, chosen)
 
     asked: list[OracleResult] = []
     results: dict[str, RungResult | Skipped] = {}
@@ -405,6 +408,22 @@ def run(
             break
     watch("", asked, in_order(results))
     return Report(name, kind, asked, in_order(results))
+
+
+def require_settings(module: ModuleType, name: str, kind: str, chosen: Sequence[Oracle | Probe]) -> None:
+    """Raise UsageError, with all that its Config lacks, where the agent cannot be trained on any probe.
+
+    Before anything is compiled. An oracle that calls a function of the file, and no more, can be asked all the same.
+    """
+    fields = settings_in(module)
+    lacking = [f"Config.{x}" for x in NEEDED[kind] if x not in fields]
+    if not lacking or all(isinstance(x, Oracle) and x.needs for x in chosen):
+        return
+    others = [x for x in SETTINGS[kind] if x not in {*fields, *NEEDED[kind], "updates"}]
+    functions = [x.name for x in ORACLES.values() if kind in x.kinds and x.needs and not missing(x, module)]
+    besides = f" (and for some of the checks {', '.join(others)})" if others else ""
+    besides += f"; some functions can be checked without, as with --only {functions[0]}" if functions else ""
+    raise no_agent(name, lacking, besides)
 
 
 def ask(oracle: Oracle, module: ModuleType) -> OracleResult:

@@ -25,8 +25,12 @@ anything outside its state: what is not in there is not in a checkpoint.
 import dataclasses
 import importlib
 import importlib.util
+import inspect
 import os
+import re
+import symtable
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,13 +55,18 @@ CONTRACT = {
 FIELDS = ("init", "update", "policy", "value", "num_updates", "steps_per_update")
 
 
-def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
+def load_agent(
+    agent: str | os.PathLike[str] | ModuleType, needed: Callable[[set[str]], Sequence[str]] | None = None
+) -> ModuleType:
     """The module of `agent`: a name out of NAMES, the path of a Python file that keeps the contract, or such a module.
+
+    Of a file without the contract, `needed` may say which settings the caller needs besides, by those that there are,
+    so that all that is missing is told at once.
 
     Raises UsageError for an unknown name, a missing file, a file that cannot be imported, or one without the contract.
     """
     if isinstance(agent, ModuleType):
-        return check_contract(agent, agent.__name__)
+        return check_contract(agent, agent.__name__, needed)
     agent = os.fspath(agent)
     if agent in NAMES:
         return importlib.import_module(f"rlref.{agent}")
@@ -82,21 +91,79 @@ def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
             del sys.modules[path.stem]
         else:
             sys.modules[path.stem] = previous
-        raise UsageError(f"{agent}, line {line_of(error, path) or '?'}: {in_a_line(error)}") from error
-    return check_contract(module, agent)
+        besides = f"; besides, it defines no {', '.join(names)}" if (names := undefined_in(path)) else ""
+        raise UsageError(f"{agent}, line {line_of(error, path) or '?'}: {in_a_line(error)}{besides}") from error
+    return check_contract(module, agent, needed)
 
 
-def check_contract(module: ModuleType, agent: str) -> ModuleType:
-    """`module`, if it keeps the contract."""
-    missing = [f"{name} ({what})" for name, what in CONTRACT.items() if not hasattr(module, name)]
-    if missing:
-        raise UsageError(f"{agent} is no agent: it lacks {'; '.join(missing)}")
-    if not dataclasses.is_dataclass(module.Config):
-        raise UsageError(f"{agent} is no agent: its Config is no dataclass; it must be a frozen flax.struct dataclass")
-    lacking = [name for name in FIELDS if name not in getattr(module.Agent, "_fields", ())]
-    if lacking:
-        raise UsageError(f"{agent} is no agent: its Agent lacks {', '.join(lacking)}")
+def check_contract(
+    module: ModuleType, agent: str, needed: Callable[[set[str]], Sequence[str]] | None = None
+) -> ModuleType:
+    """`module`, if it keeps the contract; see `load_agent`. Nothing of it is called but its Config."""
+    if lacking := missing_in(module):
+        if needed and dataclasses.is_dataclass(getattr(module, "Config", None)):
+            settings = {f.name for f in dataclasses.fields(module.Config)}
+            lacking += [f"Config.{name}" for name in needed(settings) if name not in settings]
+        raise no_agent(agent, lacking)
     return module
+
+
+def missing_in(module: ModuleType) -> list[str]:
+    """What a module lacks to be an agent, each in a few words."""
+    told = {name: what if what.startswith(name) else f"{name} ({what})" for name, what in CONTRACT.items()}
+    missing = [what for name, what in told.items() if not hasattr(module, name)]
+    if hasattr(module, "Agent"):
+        missing += [f"Agent.{name}" for name in FIELDS if name not in getattr(module.Agent, "_fields", ())]
+    if hasattr(module, "make") and not takes_positional(module.make, 3):
+        missing.append(f"a make that is {CONTRACT['make']}")
+    if hasattr(module, "Config") and not dataclasses.is_dataclass(module.Config):
+        missing.append("a Config that is a frozen flax.struct dataclass")
+    elif hasattr(module, "Config"):
+        fields = [f for f in dataclasses.fields(module.Config) if f.init]
+        unset = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+        missing += [f"a default of Config.{name}" for name in unset]
+        if not unset and not is_tree(module.Config):
+            missing.append("a Config that jax sees as a tree, a flax.struct dataclass")
+    return missing
+
+
+def no_agent(agent: str, lacking: Sequence[str], besides: str = "") -> UsageError:
+    return UsageError(
+        f"{agent} is no agent: it lacks {', '.join(lacking)}{besides}; see the contract in rlref/README.md"
+    )
+
+
+def takes_positional(function: Any, count: int) -> bool:
+    """Whether a function takes so many positional arguments."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a builtin, which does not say
+        pass
+    return True
+
+
+def is_tree(config_class: Any) -> bool:
+    """Whether jax sees a Config's settings, or it as a whole as something unknown."""
+    import jax
+
+    try:
+        config = config_class()
+    except Exception:  # the user's own code: `make` says where
+        return True
+    return not any(leaf is config for leaf in jax.tree.leaves(config))
+
+
+def undefined_in(path: Path) -> list[str]:
+    """The names of the contract that a file, which cannot be imported, nowhere gives a value; none if it is unsure."""
+    try:
+        source = path.read_text()
+        symbols = symtable.symtable(source, str(path), "exec").get_symbols()
+    except (OSError, SyntaxError, ValueError):
+        return []
+    named = {x.get_name() for x in symbols if x.is_assigned() or x.is_imported()}
+    return [] if re.search(r"^from .* import \*", source, re.MULTILINE) else [x for x in CONTRACT if x not in named]
 
 
 def name_of(module: ModuleType) -> str:

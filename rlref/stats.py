@@ -344,6 +344,10 @@ def _random_swaps(x: Array, y: Array, count: int, rng: np.random.Generator) -> P
 
 def last(x: Array) -> Array:
     """The last update's values along the last axis; for a row that stopped early, those of its own last update."""
+    return np.take_along_axis(x, last_index(x)[..., None], axis=-1)[..., 0]
+
+
+def last_index(x: Array) -> Array:
+    """Where along the last axis the last finite value is; 0 if there is none."""
     reached = np.isfinite(x)
-    index = np.where(reached.any(-1), x.shape[-1] - 1 - np.argmax(reached[..., ::-1], axis=-1), 0)
-    return np.take_along_axis(x, index[..., None], axis=-1)[..., 0]
+    return np.where(reached.any(-1), x.shape[-1] - 1 - np.argmax(reached[..., ::-1], axis=-1), 0)

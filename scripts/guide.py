@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import readme
+import page
 from mutants import PPO, plant
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def place_of(quoted: str, source: Sequence[str]) -> tuple[int, int]:
     return found[0], found[0] + count - 1
 
 
-def with_line_numbers(page: str, source: Sequence[str]) -> str:
-    """`page` with the numbers of the lines that it quotes, and of the functions and classes that it names.
+def with_line_numbers(text: str, source: Sequence[str]) -> str:
+    """`text` with the numbers of the lines that it quotes, and of the functions and classes that it names.
 
     A quotation is a link to ppo.py with a block of Python under it; a name is a link on the name itself.
     """
@@ -94,13 +94,13 @@ def with_line_numbers(page: str, source: Sequence[str]) -> str:
         (line,) = [i for i, x in enumerate(source, 1) if re.match(rf" *(def|class) {found['name']}\b", x)]
         return f"[`{found['name']}`, line {line}](ppo.py#L{line})"
 
-    page = re.sub(
+    text = re.sub(
         r"\[`ppo\.py`, lines? [^\]]*\]\(ppo\.py#[^)]*\)(?P<between>.?\n\n```python\n)(?P<quoted>.*?)\n```",
         quotation,
-        page,
+        text,
         flags=re.DOTALL,
     )
-    return re.sub(r"\[`(?P<name>\w+)`, line [^\]]*\]\(ppo\.py#[^)]*\)", name, page)
+    return re.sub(r"\[`(?P<name>\w+)`, line [^\]]*\]\(ppo\.py#[^)]*\)", name, text)
 
 
 def train(name: str, folder: Path) -> "Run":
@@ -193,14 +193,14 @@ def runs() -> None:
         named = {"right": "right", "truncation as death": "truncation", "learning rate x 100": "rate"}
         trained = {what: train(what, folder / short) for what, short in named.items()}
         for one in PICTURES:
-            readme.put(PAGE, f"picture {one}", picture(one, trained))
+            page.put(PAGE, f"picture {one}", picture(one, trained))
         for short in ("truncation", "rate"):
-            readme.put(PAGE, f"diagnose {short}", said_by("diagnose", short, folder=folder))
+            page.put(PAGE, f"diagnose {short}", said_by("diagnose", short, folder=folder))
         checks = [x for check in ("advantages", "truncation_pair", "truncation_loop") for x in ("--only", check)]
-        readme.put(PAGE, "probe truncation", said_by("probe", "./my_ppo.py", *checks, folder=folder))
+        page.put(PAGE, "probe truncation", said_by("probe", "./my_ppo.py", *checks, folder=folder))
         rows = [f"| {what} | {interval_in_words(run.scores)} |" for what, run in trained.items()]
         head = "| run | `return_mean` at the end, IQM over 8 seeds [95 % interval] |\n|---|---|"
-        readme.put(PAGE, "scores", "\n".join([head, *rows]) + "\n")
+        page.put(PAGE, "scores", "\n".join([head, *rows]) + "\n")
 
 
 def bugs() -> None:
@@ -228,7 +228,7 @@ def bugs() -> None:
             rows.append(f"| {name} | {interval_in_words(run.scores)} | {seen} | {check} |")
             print(rows[-1], flush=True)
     (RESULTS / "guide-bugs.md").write_text("\n".join(rows) + "\n")
-    readme.put(PAGE, "bugs", "\n".join(rows) + "\n")
+    page.put(PAGE, "bugs", "\n".join(rows) + "\n")
 
 
 def code_digest(notebook: Any) -> str:

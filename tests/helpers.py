@@ -75,8 +75,14 @@ def child_environment():
 def trains_alone(source, folder):
     """What an agent's `source` prints where there is no rlref, a line per metric: name -> numbers, one per seed."""
     (folder / "agent.py").write_text(source)
+    printed = run_alone('runpy.run_path("agent.py", run_name="__main__")', folder)
+    return {line.split()[0]: [float(x) for x in line.split()[1:]] for line in printed.splitlines()}
+
+
+def run_alone(code, folder):
+    """What `code` prints in a process that has no rlref, in a folder."""
     # rlref may be installed in this environment: hide it from every finder.
-    code = """
+    hidden = """
 import importlib.util, runpy, sys
 class Without:
     def __init__(self, finder):
@@ -87,12 +93,10 @@ class Without:
         return None if name.partition(".")[0] == "rlref" else self.finder.find_spec(name, *rest)
 sys.meta_path[:] = map(Without, sys.meta_path)
 assert importlib.util.find_spec("rlref") is None
-runpy.run_path("agent.py", run_name="__main__")
 """
-    command = [sys.executable, "-I", "-W", "error", "-c", code]
+    command = [sys.executable, "-I", "-W", "error", "-c", hidden + code]
     settings = {"cwd": folder, "env": child_environment(), "timeout": 300, "capture_output": True, "text": True}
-    run = subprocess.run(command, check=True, **settings)
-    return {line.split()[0]: [float(x) for x in line.split()[1:]] for line in run.stdout.splitlines()}
+    return subprocess.run(command, check=True, **settings).stdout
 
 
 def equations(jaxpr):

@@ -8,8 +8,9 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rlref.cli import (
     ablate,
@@ -26,8 +27,9 @@ from rlref.cli import (
     sweep,
     train,
 )
+from rlref.cli.other_names import suggestion
 from rlref.cli.terminal import exit_code
-from rlref.errors import Stopped, UsageError
+from rlref.errors import Stopped, UsageError, nearest
 
 COMMANDS = (
     train, probe, diagnose, report, compare, baselines, sweep, ablate, inspect, reproduce, play, export, envs,
@@ -58,18 +60,9 @@ Reference reinforcement learning in JAX: single-file agents, many seeds, diagnos
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Ctrl-C ends the process."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("rlref", description=DESCRIPTION, formatter_class=raw)
-    parser.set_defaults(takes_agent=False)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_to(commands)
-    options, rest = parser.parse_known_args(arguments)
-    if rest and not options.takes_agent:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.arguments = rest
-    use_compilation_cache()
     try:
+        options = read_command(sys.argv[1:] if arguments is None else arguments)
+        use_compilation_cache()
         return options.call(options)
     except UsageError as error:
         print(f"rlref: error: {error}", file=sys.stderr)
@@ -83,6 +76,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         print("rlref: stopped by Ctrl-C", file=sys.stderr, flush=True)
         os._exit(130)  # at once: a compiler's threads go on, and crash where the interpreter is taken down around them
+
+
+class Parser(argparse.ArgumentParser):
+    """What is wrong is one line, as everywhere."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. `{self.prog} --help` shows all")
+
+
+def command_parser() -> tuple[Parser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of the whole command line, and that of each command."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser("rlref", description=DESCRIPTION, formatter_class=raw)
+    parser.set_defaults(takes_agent=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_to(commands)
+    return parser, commands.choices
+
+
+def read_command(arguments: Sequence[str]) -> argparse.Namespace:
+    """What is to be called, with its options. Raises UsageError for wrong usage, SystemExit after --help."""
+    parser, commands = command_parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in commands:
+        near = nearest(arguments[0], commands)
+        raise UsageError(f"there is no command {arguments[0]!r}.{near} `rlref --help` shows all")
+    options, rest = parser.parse_known_args(arguments)
+    if rest and not options.takes_agent:
+        there = [x.removeprefix("--") for x in option_strings(commands[options.command])]
+        option = rest[0].startswith("-")
+        what = f"there is no option {rest[0]!r}.{suggestion(rest[0], there)}" if option else f"{rest[0]!r} is too much."
+        raise UsageError(f"{what} `rlref {options.command} --help` shows all")
+    options.arguments = rest
+    return options
+
+
+def option_strings(parser: argparse.ArgumentParser) -> list[str]:
+    """The long options of a command, but for --help."""
+    return [x for x in parser._option_string_actions if x.startswith("--") and x != "--help"]
 
 
 def use_compilation_cache() -> None:

@@ -6,14 +6,16 @@ tyro makes the options from the dataclasses; argparse only looks ahead for the f
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import io
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rlref.errors import UsageError, nearest
+from rlref.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +79,26 @@ def look_ahead(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(arguments)[0]
 
 
+def first_paragraph(module: ModuleType) -> str:
+    """What an agent's file says it is; what follows in its docstring is for who reads the file. '' without one."""
+    lines = inspect.cleandoc(module.__doc__ or "").splitlines()
+    return " ".join(line.strip() for line in itertools.takewhile(str.strip, lines))
+
+
+def as_written(module: ModuleType) -> str:
+    """An agent as it is given on the command line: its name, or its file."""
+    if module.__file__ is None or module.__name__.startswith("rlref."):
+        return module.__name__.rpartition(".")[2]
+    path = Path(module.__file__).resolve()
+    here = Path.cwd()
+    return f"./{path.relative_to(here)}" if path.is_relative_to(here) else str(path)
+
+
+def option_names(settings: Any) -> list[str]:
+    """The options of a dataclass: its fields, as they are written on the command line."""
+    return [f.name.replace("_", "-") for f in dataclasses.fields(settings)]
+
+
 def read_options(
     command: str,
     options_class: Any,
@@ -98,9 +120,10 @@ def read_options(
     """
     import tyro
 
-    from rlref.contract import name_of
+    from rlref.cli.other_names import suggestion
+    from rlref.contract import NAMES, load_agent, name_of
 
-    agent = name_of(module)
+    agent, written = name_of(module), as_written(module)
     config_class: Any = module.Config
     sections: list[Any] = [("run", options_class), ("config", config_class)]
     settings = {f.name for f in dataclasses.fields(config_class)}
@@ -119,9 +142,9 @@ def read_options(
         with contextlib.redirect_stderr(said):
             result, unknown = tyro.cli(
                 options_and_config,
-                prog=f"rlref {command} {agent}",
+                prog=f"rlref {command} {written}",
                 args=list(arguments),
-                description=module.__doc__,
+                description=first_paragraph(module),
                 return_unknown_args=True,
                 **default,
             )
@@ -131,12 +154,13 @@ def read_options(
         # tyro frames its message, and rules it off from the help below it.
         message, *_ = said.getvalue().partition("\n")[2].split("──")
         one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
-        raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {agent} --help` shows all") from None
+        raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {written} --help` shows all") from None
     if unknown:
-        fields = [f.name.replace("_", "-") for _, c in sections for f in dataclasses.fields(c)]
+        options_there = [option for _, c in sections for option in option_names(c)]
+        others = {name: option_names(load_agent(name).Config) for name in NAMES if name != agent}
         raise UsageError(
-            f"there is no option {unknown[0]!r}.{nearest(unknown[0], [f'--{name}' for name in fields])} "
-            f"`rlref {command} {agent} --help` shows all"
+            f"there is no option {unknown[0]!r}.{suggestion(unknown[0], options_there, agent, others)} "
+            f"`rlref {command} {written} --help` shows all"
         )
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments}
     if {"--total-timesteps", "--num-generations"} <= given:

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+from rlref.cli.terminal import compiling_takes
 from rlref.errors import UsageError
 
 
@@ -45,9 +46,14 @@ def run(options: argparse.Namespace) -> int:
     from rich.live import Live
     from rich.spinner import Spinner
 
+    told = False
     with Live(console=Console(stderr=True, highlight=False), transient=True) as live:
 
         def watch(doing: str, oracles: list[Any], rungs: list[Any]) -> None:
+            nonlocal told
+            if not told:  # not sooner: the file may be no agent
+                live.console.print(compiling_takes("up to a minute or so"))
+            told = True
             live.update(Group(probe_table(oracles, rungs), Spinner("dots", doing)))
 
         report = probed(watch=watch)

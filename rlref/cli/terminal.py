@@ -37,6 +37,7 @@ class Terminal:
         )
         self.task = self.bar.add_task("", total=None)
         self.diagnostics, self.verdict = Text(), Text()
+        self.told_of_compiling = False
         self.next_verdict = 0.0  # when to ask for one again
         self.live = Live(Group(self.bar, self.diagnostics, self.verdict), console=self.console)
 
@@ -59,6 +60,9 @@ class Terminal:
     def compiling(self, what: str) -> Iterator[None]:
         from rich import progress
 
+        if not self.told_of_compiling:
+            self.say(compiling_takes("some ten seconds"))
+            self.told_of_compiling = True
         columns = (progress.SpinnerColumn(), progress.TextColumn("{task.description}"), progress.TimeElapsedColumn())
         with progress.Progress(*columns, console=self.console) as bar:
             bar.add_task(f"XLA compiles {what}", total=None)
@@ -74,6 +78,14 @@ class Terminal:
             severity, self.verdict.plain = display.leading(verdict())
             self.verdict.style = COLOURS[severity] or "green"
             self.next_verdict = display.next_verdict(now)
+
+
+def compiling_takes(how_long: str) -> str:
+    """How long compiling takes, and when; true as well where it comes from the cache already, which is not known."""
+    from rlref.runs import compiling
+
+    later = "the first time, then comes from the cache" if compiling.is_kept() else "at every start"
+    return f"compiling takes {how_long} {later}"
 
 
 @contextlib.contextmanager

@@ -232,6 +232,7 @@ def print_summary(run: "Run") -> None:
     from rich.console import Console
 
     from rlref import stats
+    from rlref.health.explained import fit_in_words
 
     console = Console(highlight=False, soft_wrap=True)
     s = run.summary
@@ -241,8 +242,12 @@ def print_summary(run: "Run") -> None:
         which = f"setting {i}  " if run.batched else ""
         console.print(f"{which}[bold]{s['score']}[/bold]  IQM {iqm:.4g}  95% interval {low:.4g} to {high:.4g}")
     console.print(f"min {s['min']:.4g}  max {s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)})")
-    names = ("entropy", "kl", "explained_variance", "eval_return_greedy", "eval_return_sampled")
-    values = [f"{name} {stats.iqm(stats.last(run.metrics[name]).ravel()):.4g}" for name in names if name in run.metrics]
+    at_end = {name: stats.last(x) for name, x in run.metrics.items()}
+    values = [f"{name} {stats.iqm(at_end[name].ravel()):.4g}" for name in ("entropy", "kl") if name in at_end]
+    if "explained_variance" in at_end:
+        values.append(fit_in_words(run.metrics))
+    names = ("eval_return_greedy", "eval_return_sampled")
+    values += [f"{name} {stats.iqm(at_end[name].ravel()):.4g}" for name in names if name in at_end]
     console.print("at the end, IQM over seeds:  " + "  ".join(values))
     console.print(
         f"{s['env_steps']:,.0f} environment steps in {s['train_seconds']:.1f} s ({s['steps_per_second']:,} steps/s), "

@@ -127,3 +127,8 @@ def largest(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 def largest_reward(m: Series) -> np.ndarray:
     """The largest |reward| so far."""
     return np.fmax.accumulate(largest(m["reward_min"], m["reward_max"]), axis=1)
+
+
+def targets_vary(m: Series | Mapping[str, np.ndarray]) -> Any:
+    """Where the spread of the targets is worth explaining: once a task is solved, all states may be worth the same."""
+    return m["target_std"] > 0.1 * np.abs(m["target_mean"]) if "target_std" in m and "target_mean" in m else True

@@ -10,6 +10,7 @@ from rlref import metrics as metric_table
 from rlref import stats
 from rlref.contract import NAMES
 from rlref.health import findings
+from rlref.health.explained import NO_SPREAD, fit_in_words
 from rlref.health.series import kind_of
 from rlref.reports.curve_statistics import iqm_along
 from rlref.reports.figure_data import Group
@@ -63,6 +64,14 @@ def defined_as(name: str, groups: Sequence[Group]) -> str:
     if others := "|".join(x.upper() for x in NAMES if x not in drawn):
         definition = re.sub(rf"; ({others}): (?:[^()]|\([^()]*\))*?(?=; (?:PPO|DQN|CEM): |$)", "", definition)
     return f"{sentence_case(definition)}."
+
+
+def says_nothing(name: str, groups: Sequence[Group]) -> str:
+    """A sentence where explained variance ends without a meaning; '' where it has one, and for other metrics."""
+    fits = {g.label: fit_in_words(g.metrics) for g in groups} if name == "explained_variance" else {}
+    told = {label: fit for label, fit in fits.items() if NO_SPREAD in fit}
+    what = "; ".join(f"{label}: {fit}" if len(groups) > 1 else fit for label, fit in told.items())
+    return f"It says nothing at the end: {what}." if told else ""
 
 
 def path_in_words(name: str, group: Group, named: bool) -> str:

@@ -20,6 +20,7 @@ from rlref.reports.captions import (
     last_of,
     number,
     path_in_words,
+    says_nothing,
     scores_in_words,
     sentence_case,
     slug,
@@ -72,7 +73,8 @@ def curve(name: str, groups: Sequence[Group], marks: Sequence[Mark] = ()) -> Pic
     cut = set_y_scale(axes, name, np.concatenate([groups[i].values(name).ravel() for i in shown]))
     label_axes(axes, name, groups[shown[0]])
     draw_marks(axes, marks, groups[shown[0]].mean_steps)
-    words = " ".join(x for x in (defined_as(name, [groups[i] for i in shown]), cut) if x)
+    drawn = [groups[i] for i in shown]
+    words = " ".join(x for x in (defined_as(name, drawn), cut, says_nothing(name, drawn)) if x)
     alt = " ".join(path_in_words(name, groups[i], len(groups) > 1) for i in shown)
     return Picture(f"plot-{slug(name)}", name, words, alt, figure)
 

@@ -20,6 +20,12 @@ def on_cpu() -> bool:
     return jax.devices()[0].platform == "cpu"
 
 
+def is_kept() -> bool:
+    """Whether compiled programs are kept for later processes, in jax's cache on disk."""
+    config: Any = jax.config
+    return bool(config.jax_enable_compilation_cache and config.jax_compilation_cache_dir)
+
+
 def options(level: int) -> dict[str, Any] | None:
     """The compiler options of a program, ONCE or LOOP; None elsewhere than on a CPU, or where the user has a say."""
     said = jax.config.read("jax_disable_most_optimizations") or "optimization_level" in os.environ.get("XLA_FLAGS", "")

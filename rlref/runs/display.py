@@ -13,13 +13,13 @@ import numpy as np
 from rlref import stats
 from rlref.health import findings
 from rlref.health.engine import Diagnosis
+from rlref.health.explained import fit_in_words
 
 LIVE = (
     ("return", "return_mean"),
     ("of the mean policy", "mean_policy_return"),
     ("entropy", "entropy"),
     ("KL", "kl"),
-    ("EV", "explained_variance"),
 )
 """the diagnostics that are shown while it trains: label, metric"""
 
@@ -113,8 +113,13 @@ def default() -> Display:
 
 
 def in_numbers(metrics: dict[str, np.ndarray]) -> str:
-    """LIVE and the speed, at the last update of `metrics` `[rows, updates]`: IQM over the seeds where it is defined."""
+    """LIVE, how well values fit, and the speed, at the last update of `metrics` `[rows, updates]`.
+
+    IQM over the seeds where it is defined.
+    """
     live = [f"{label} {stats.iqm(metrics[name][:, -1]):.4g}" for label, name in LIVE if name in metrics]
+    if "explained_variance" in metrics:
+        live.append(fit_in_words(metrics, short=True))
     return "  ".join([*live, f"{metrics['steps_per_second'][0, -1]:,.0f} steps/s"])
 
 

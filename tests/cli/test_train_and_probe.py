@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from rlref import ppo
 from rlref.cli import main
+from rlref.cli.terminal import compiling_takes
 
 HERE = Path(__file__).parents[1]
 SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
@@ -59,6 +61,25 @@ def test_every_setting_has_help(capsys):
     assert "discount per step" in text
 
 
+SAYS = [('"""My own: PPO\nwith less.\n\nInner notes.\n"""\n', "My own: PPO with less."), ("", "")]
+
+
+@pytest.mark.parametrize(("docstring", "said"), SAYS)
+def test_help_begins_with_the_first_paragraph_of_the_agents_docstring(docstring, said, capsys):
+    source = Path(ppo.__file__).read_text()
+    Path("mine.py").write_text(docstring + source[source.index('"""', 3) + 3 :].lstrip())
+    with pytest.raises(SystemExit):
+        main(["train", "./mine.py", "--help"])
+    before, _, _ = capsys.readouterr().out.partition(" options ")  # the frame around them depends on the terminal
+    assert before.rstrip("╭─+- \n").split() == f"usage: rlref train ./mine.py [-h] [OPTIONS] {said}".split()
+
+
+def test_the_line_on_a_wrong_option_names_the_file_as_it_is_given(capsys):
+    Path("mine.py").write_text(Path(ppo.__file__).read_text())
+    assert main(["train", "./mine.py", "--lr", "3"]) == 2
+    assert "`rlref train ./mine.py --help` shows all" in capsys.readouterr().err
+
+
 def test_train_writes_a_run_and_prints_json(capsys):
     arguments = [
         "train",
@@ -84,10 +105,19 @@ def test_train_writes_a_run_and_prints_json(capsys):
 def test_train_shows_progress_and_a_summary(capsys):
     assert main(["train", "ppo", "--env-id", "counting_env:with_params", *SMALL]) == 0
     captured = capsys.readouterr()
+    assert captured.err.startswith("compiling takes some ten seconds the first time, then comes from the cache\n")
     assert "XLA compiles the training" in captured.err
     assert "100%" in captured.err
     for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/ppo-counting_env"):
         assert word in captured.out
+
+
+def test_without_a_cache_compiling_is_not_said_to_be_kept():
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        assert compiling_takes("a minute") == "compiling takes a minute at every start"
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
 
 
 def test_dqn_shows_progress_and_a_summary(capsys):
@@ -150,7 +180,7 @@ WRONG = [
     ("train ./syntax.py", "line 2: SyntaxError"),
     ("train ./raises.py", "line 3: ZeroDivisionError"),
     ("train ./lacks.py", "lacks make"),
-    ("train ./half.py", "its Agent lacks policy"),
+    ("train ./half.py", "it lacks Agent.policy"),
     ("train ppo --env-id CartPol-v1", "Did you mean 'CartPole-v1'"),
     ("train ppo --env-id counting_env:not_an_env", "no gymnax environment"),
     ("train ppo --env-id counting_env:nothing", "does not give an environment"),
@@ -175,7 +205,7 @@ WRONG = [
     ("probe ./syntax.py", "line 2: SyntaxError"),
     ("probe ./raises.py", "line 3: ZeroDivisionError"),
     ("probe ./lacks.py", "lacks make"),
-    ("probe ./half.py", "its Agent lacks policy"),
+    ("probe ./half.py", "it lacks Agent.policy"),
     ("probe ppo --only discont", "Did you mean 'discount'"),
     ("probe ppo --num-seeds 0", "--num-seeds is 0"),
     ("probe ppo --seed -1", "--seed is -1"),
@@ -243,7 +273,8 @@ def test_probe_does_not_take_its_own_files_for_the_users(capsys, tmp_path):
 
 def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
     assert main(["probe", "ppo", "--only", "discount", "--only", "categorical", "--num-seeds", "3"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err.startswith("compiling takes up to a minute or so the first time, then comes from the cache\n")
     assert "3 of 3" in out
     assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
 

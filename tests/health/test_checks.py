@@ -17,6 +17,7 @@ from rlref.cli.train import TrainOptions, train_and_report
 from rlref.health import checks, findings
 from rlref.health.checks import CHECKS
 from rlref.health.engine import Diagnosis, diagnose, full_precision, nest_by_cause
+from rlref.health.explained import fit_in_words
 from rlref.runs import files
 from rlref.runs.run import Run, diagnosed
 
@@ -549,3 +550,46 @@ def test_a_run_without_returns_is_checked_for_the_rest(folder, tmp_path, capsys)
     del metrics["mean_policy_return"]
     assert main(["diagnose", str(copied(folder, tmp_path, metrics))]) == 0
     assert "for want of the metric return_mean" in capsys.readouterr().out
+
+
+CALM = {"explained_variance": -8.0, "target_std": 0.4, "target_mean": 100.0, "value_bias": 0.9}  # 3 x .4 and .9: 1.5
+FITS = [
+    (CALM, "value error 1.5 % of the return (targets hardly vary)"),
+    (CALM | {"target_std": 20.0}, "explained_variance -8"),
+    (CALM | {"explained_variance": np.nan, "target_std": 0.0}, "explained_variance undefined (targets hardly vary)"),
+    (CALM | {"target_mean": 0.0, "target_std": 0.0}, "explained_variance undefined (targets hardly vary)"),
+    ({"explained_variance": -8.0}, "explained_variance -8"),
+]
+
+
+@pytest.mark.parametrize(("last", "told"), FITS)
+def test_explained_variance_is_told_where_targets_vary_else_the_error_of_values(last, told):
+    assert fit_in_words({name: np.array([[0.5, x]] * 4) for name, x in last.items()}) == told
+
+
+def test_before_anything_is_learned_explained_variance_is_undefined():
+    assert fit_in_words({name: np.full((2, 1), np.nan) for name in CALM}) == "explained_variance undefined"
+
+
+def test_seeds_whose_targets_hardly_vary_are_left_out_of_the_explained_variance():
+    metrics = {name: np.full((4, 1), x) for name, x in CALM.items()}
+    metrics["target_std"][:3], metrics["explained_variance"][:3] = 20.0, 0.7
+    assert fit_in_words(metrics) == "explained_variance 0.7 (3 of 4 seeds)"
+
+
+@pytest.mark.parametrize("std", [9.9, 10.1])
+def test_the_words_and_the_check_agree_on_where_targets_vary(std):
+    metrics, config = healthy("ppo")
+    metrics |= {name: np.full((SEEDS, UPDATES), x) for name, x in (CALM | {"target_std": std}).items()}
+    hardly = "hardly vary" in fit_in_words(metrics)
+    assert hardly == (fired(metrics, config, "explained_variance_negative") is None) == (std < 10)
+
+
+def test_the_display_shows_the_error_of_values_where_targets_hardly_vary():
+    display = Terminal()
+    step = {name: np.full((2, 1), x) for name, x in (CALM | {"steps_per_second": 1.0}).items()}
+    try:
+        display.progress(1, 3, step, lambda: Diagnosis([], [], {}))
+        assert display.diagnostics.plain == "value error 1.5 %  1 steps/s"
+    finally:
+        display.live.stop()

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import pytest
 
 from probes import check, oracles
@@ -292,13 +293,78 @@ def test_a_function_that_raises_is_at_fault_itself(tmp_path):
     [
         ("jnp.exp(distribution.log_probs[0])\n", "distribution.log_probs[0, :2]\n", "it must be their probabilities"),
         ("return value[0] if", "return value if", r"value gives an array of shape \(1,\)"),
-        ("@flax.struct.dataclass\nclass Config", "class Config", "its Config is no dataclass"),
+        (
+            "@flax.struct.dataclass\nclass Config",
+            "class Config",
+            "lacks a Config that is a frozen flax.struct dataclass;",
+        ),
+        (
+            "@flax.struct.dataclass\nclass Config",
+            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config",
+            "lacks a Config that jax sees as a tree",
+        ),
+        (
+            'env_id: str = static("CartPole-v1")',
+            "env_id: str",
+            "lacks a default of Config.env_id;",
+        ),
+        (
+            "env: Any = None, env_params: Any = None) -> Agent",
+            "env: Any = None) -> Agent",
+            r"lacks a make that is make\(config, env=None, env_params=None\) -> Agent;",
+        ),
     ],
 )
 def test_a_file_that_breaks_the_contract_is_told_so(old, new, message, tmp_path):
     with pytest.raises(UsageError, match=message) as error:
         check.run(planted(tmp_path, old, new), only=["discount"])
     assert "\n" not in str(error.value)
+
+
+def renamed(tmp_path, agent, *names):
+    source = Path(agent.__file__).read_text()
+    for name in names:
+        source = re.sub(rf"\b{name}\b", f"my_{name}", source)
+    (tmp_path / "renamed.py").write_text(source)
+    return str(tmp_path / "renamed.py")
+
+
+ALL_AT_ONCE = [
+    (ppo, "make total_timesteps gamma", "make(config, env=None, env_params=None) -> Agent, Config.gamma, "
+     "Config.total_timesteps;"),
+    (ppo, "total_timesteps learning_rate num_envs ent_coef", "Config.total_timesteps, Config.learning_rate (and for "
+     "some of the checks num_envs, ent_coef);"),
+    (dqn, "policy gamma learning_rate", "Agent.policy, Config.gamma, Config.learning_rate;"),
+    (cem, "num_generations population_size", "Config.num_generations (and for some of the checks population_size);"),
+    (cem, "num_generations make", "make(config, env=None, env_params=None) -> Agent, Config.num_generations;"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("agent", "names", "lacking"), ALL_AT_ONCE)
+def test_all_that_a_file_lacks_is_said_at_once_and_before_anything_is_compiled(
+    agent, names, lacking, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_: pytest.fail("compiled"))
+    with pytest.raises(UsageError) as error:
+        check.run(renamed(tmp_path, agent, *names.split()))
+    assert f"renamed.py is no agent: it lacks {lacking}" in str(error.value)
+    assert str(error.value).endswith("; see the contract in rlref/README.md")
+
+
+def test_a_function_can_be_checked_of_a_file_that_cannot_be_trained(tmp_path):
+    path = renamed(tmp_path, ppo, "total_timesteps")
+    with pytest.raises(UsageError, match="some functions can be checked without, as with --only advantages;"):
+        check.run(path, only=["advantages", "discount"])
+    assert check.run(path, only=["advantages"]).ok
+
+
+def test_a_file_that_cannot_be_imported_is_told_what_it_lacks_besides(tmp_path):
+    (tmp_path / "script.py").write_text("import no_such_module\nclass Agent: pass\ndef train(): make = 1\n")
+    with pytest.raises(UsageError) as error:
+        check.run(str(tmp_path / "script.py"))
+    assert str(error.value).endswith(
+        "ModuleNotFoundError: No module named 'no_such_module'; besides, it defines no Config, make"
+    )
 
 
 def test_unknown_names_are_refused():

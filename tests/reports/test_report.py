@@ -656,3 +656,12 @@ def test_a_run_is_a_line_in_a_terminal():
     assert repr(made()) == "<Run: ppo on CartPole-v1, 8 seeds, 100 updates, finished>"
     assert repr(batched([1.0, 2.0])) == "<Run: ppo on CartPole-v1, 2 settings, 8 seeds, 100 updates, finished>"
     assert repr(Run("mine", {}, [0], {}, {})) == "<Run: mine on an environment, 1 seed, 0 updates, unknown>"
+
+
+@pytest.mark.parametrize(("spread", "told"), [(1.0, True), (50.0, False)])
+def test_explained_variance_that_says_nothing_is_told_to(spread, told):
+    at_end = {"explained_variance": -8.0, "target_std": spread, "target_mean": 100.0, "value_bias": 4.0}
+    _, _, pictures = page_of_run(made({name: np.full((8, 100), x) for name, x in at_end.items()}))
+    caption = next(x.caption for x in pictures if x.title == "explained_variance")
+    said = "It says nothing at the end: value error 5 % of the return (targets hardly vary)."
+    assert caption.endswith(said) == told

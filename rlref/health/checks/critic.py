@@ -1,12 +1,10 @@
 """The critic: values and their targets."""
 
-from typing import Any
-
 import numpy as np
 
 from rlref.contract import DQN, GRADIENT, PPO
 from rlref.health.registry import CRITIC, POLICY, Measurement, above, below, check
-from rlref.health.series import Series, UnknownError, largest, largest_reward
+from rlref.health.series import Series, UnknownError, largest, largest_reward, targets_vary
 
 
 @check(
@@ -28,11 +26,6 @@ def explained_variance_zero(m: Series) -> Measurement:
     """Late in training the value function still explains nothing of the returns."""
     late = (m.progress > 0.3) & m.enough_gradient_steps
     return below(np.abs(m["explained_variance"]), 0.05, where=late & targets_vary(m))
-
-
-def targets_vary(m: Series) -> Any:
-    """Where the spread of the targets is worth explaining: once a task is solved, all states may be worth the same."""
-    return m["target_std"] > 0.1 * np.abs(m["target_mean"]) if "target_std" in m else True
 
 
 @check(

@@ -1,10 +1,13 @@
 """Four CPU devices, before jax starts: what is sharded is sharded here too. Programs compiled once serve all tests."""
 
 import atexit
+import gc
 import os
 import resource
 import tempfile
+from importlib.metadata import version
 
+import psutil
 import pytest
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the cache of the process that started them
@@ -16,14 +19,22 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most tests, and their processes, compile longer than they run
 
+GROWTH = 3e8  # bytes by which a process may grow until compiled programs are dropped
+kept = {"bytes": 1e9}
 
-@pytest.fixture(autouse=True, scope="module")
+
+@pytest.fixture(autouse=True)
 def _programs():
-    """Those of a file are dropped with it: a process that kept them all would come to gigabytes."""
+    """Compiled programs are kept from test to test, but not without end: all of them would come to gigabytes."""
     yield
-    import jax
+    if psutil.Process().memory_info().rss > kept["bytes"] + GROWTH:
+        import jax
 
-    jax.clear_caches()
+        jax.clear_caches()
+        gc.collect()
+        kept["bytes"] = max(
+            kept["bytes"], psutil.Process().memory_info().rss
+        )  # what is freed may stay with the process
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,3 +70,8 @@ def peak_memory():
 
 def pytest_configure(config):
     config.pluginmanager.register(PeakMemory())
+    # Half of the seconds of compiling, for programs that run a little longer; later versions have no such flag. The
+    # long proofs are compiled as users' programs are.
+    if config.option.markexpr == "not slow" and version("jaxlib").startswith("0.10."):
+        faster = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {faster}"

@@ -71,6 +71,7 @@ def test_a_small_population_shifts_less():
     assert z_of(state, 1)[0].mean() == pytest.approx(1.370, abs=0.015)  # of 13 elites
 
 
+@pytest.mark.slow
 def test_without_extra_variance_the_search_stops_on_its_way():
     config = LARGE.replace(num_generations=30, population_size=10_000, elite_fraction=0.2)
     mean, spread = z_of(search(1, config, slope=np.ones(1))[0], 1)
@@ -85,6 +86,7 @@ def test_with_extra_variance_it_reaches_an_optimum_5_standard_deviations_away(ex
     np.testing.assert_allclose(mean, reached, atol=0.3 if extra_variance == 0 else 0.01)
 
 
+@pytest.mark.slow
 def test_an_anisotropic_bowl_is_searched_to_its_bottom():
     optimum = np.array([0.3, -0.2, 0.1, 0.0, -0.3, 0.2, -0.1])  # 14 parameters, 101 candidates
     curvature = np.array([1.0, 30.0, 3.0, 10.0, 1.0, 3.0, 0.3])
@@ -610,6 +612,7 @@ def test_an_episode_end_that_is_traced_has_to_be_given():
 # From outside.
 
 
+@pytest.mark.slow
 def test_runs_report_true_steps_and_evaluate_greedily(tmp_path):
     run = rlref.train(
         "cem", SMALL, num_seeds=3, env=CLOCK, env_params=PARAMS, eval_every=2, eval_episodes=4, run_dir=tmp_path / "run"

@@ -440,6 +440,7 @@ def test_first_step_is_adams():
     np.testing.assert_allclose(flat(after.params), want, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_parameter_tensor_moves():
     states, _ = run(RICH, begin(RICH), range(2))
     for x, y in zip(jax.tree.leaves(states[0].params), jax.tree.leaves(states[2].params), strict=True):
@@ -564,6 +565,7 @@ def seeds():
     return config, keys, params, before, spent, after, diagnostics, later, again
 
 
+@pytest.mark.slow
 def test_states_can_be_donated(seeds):
     assert all(x.is_deleted() for x in jax.tree.leaves(seeds[4]))
 
@@ -1278,6 +1280,7 @@ def test_the_file_alone_trains(tmp_path):
     assert len(set(printed["return_mean"])) > 1
 
 
+@pytest.mark.slow
 def test_a_state_made_outside_jit_can_be_donated():
     agent = dqn.make(SMALL, CLOCK)
     state, _ = jax.jit(agent.update, donate_argnums=0)(agent.init(jax.random.key(0)), 0)

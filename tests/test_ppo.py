@@ -228,6 +228,7 @@ def test_epochs_have_orders_of_their_own():
     assert len({tuple(order) for order in orders}) == 5
 
 
+@pytest.mark.slow
 def test_every_sample_is_as_often_first_as_any_other():
     keys = jax.random.split(jax.random.key(0), 7000)
     first = jax.vmap(lambda key: ppo.minibatch_indices(key, 2, 7, 1)[:, 0, 0])(keys)
@@ -661,6 +662,7 @@ def test_a_bad_reward_shows_as_nonfinite_from_its_update_on():
     assert [d["nonfinite"] for d in diagnostics] == [0, 0, 1, 1]
 
 
+@pytest.mark.slow
 def test_an_infinite_reward_shows_as_nonfinite_though_scaling_clips_it():
     rewards = REWARDS.copy()
     rewards[20] = np.inf

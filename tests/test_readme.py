@@ -72,7 +72,8 @@ def anchors(path):
 def test_links_lead_somewhere(path):
     # A link begins with a bracket; mathematics and code may look like one, so without them.
     text = re.sub(r"```.*?```|`[^`]*`|\$[^$\n]*\$", "`code`", path.read_text(), flags=re.DOTALL)
-    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+    for link in re.findall(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)$", text, re.MULTILINE):
+        link = link[0] or link[1]
         if link.startswith("http"):
             continue
         name, _, anchor = link.partition("#")

@@ -102,6 +102,7 @@ def test_sweep(capsys):
     assert "was begun with other" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ablate(capsys):
     command = ["ablate", "ppo", *SMALL, "--num-seeds", "2", "--only", "ent_coef", "--also", "gamma=.9,.95"]
     assert main([*command, "--run-dir", "mine"]) == 0

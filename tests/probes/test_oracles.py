@@ -155,6 +155,7 @@ def test_each_oracle_fails_on_a_planted_fault(agent, name, old, new, tmp_path):
     assert f"FAIL at {name}: look at {oracles.ORACLES[name].isolates}." in check.verdict(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", TOGETHER, ids=lambda agent: agent.__name__)
 def test_oracles_of_one_program_fail_on_faults_planted_together(agent, tmp_path):
     source = Path(agent.__file__).read_text()

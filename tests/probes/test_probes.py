@@ -129,6 +129,7 @@ def walk(case, policy, steps=240, seed=0):
     return [np.asarray(x) for x in seen]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in VALUED if n not in ("noisy_reward", "phase_flip")])
 def test_a_learner_without_a_network_reaches_the_truth_exactly(name):
     probe, case = LADDER[name], LADDER[name].case(1)
@@ -199,6 +200,7 @@ def test_environments_behave_like_automata_written_by_hand(name):
         np.testing.assert_array_equal(next_obs[t], obs_of[at[t + 1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["env_axis", "noisy_reward", "pixels"])
 def test_environments_are_pure(name):
     case = LADDER[name].case(0)

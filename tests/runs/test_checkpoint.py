@@ -131,6 +131,7 @@ def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path, monkeypatch):
     assert (again.scores == rlref.load(tmp_path / "whole").scores).all()
 
 
+@pytest.mark.slow
 def test_the_newest_two_checkpoints_are_kept(whole):
     assert steps_of(whole) == [16, 20]
 
@@ -449,6 +450,7 @@ def test_a_finished_run_with_a_damaged_checkpoint_is_repaired(whole, tmp_path):
     assert_same(tmp_path / "run", whole)
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_last_chunk_is_too_late(tmp_path):
     assert train("cem", tmp_path / "run", display=StopAfter(19)).summary["status"] == "finished"
 

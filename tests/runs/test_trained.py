@@ -83,6 +83,7 @@ def test_exported_seed_is_loaded_by_the_copied_file(run, tmp_path):
         one.export(one.row(6), file)
 
 
+@pytest.mark.slow
 def test_exported_values_are_the_trained_ones(ppo_run, tmp_path):
     one = trained.of_folder(ppo_run.path)
     one.export(1, tmp_path / "seed.npz")

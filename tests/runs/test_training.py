@@ -77,6 +77,7 @@ def test_rows_train_like_the_agent_alone(plain):
             np.testing.assert_allclose(plain.metrics[name][i, 0], x, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_first_seed_shifts_the_seeds(plain):
     shifted = train(num_seeds=1, seed=2)
     assert shifted.seeds == [2]
@@ -201,6 +202,7 @@ def test_batched_settings_train_with_every_seed(plain):
     assert set(frame["config_gamma"].round(2)) == {0.99, 0.5}
 
 
+@pytest.mark.slow
 def test_a_list_is_a_batch_of_settings():
     run = train(SMALL.replace(learning_rate=[1e-3, 1e-2], anneal_lr=False), num_seeds=1)
     np.testing.assert_allclose(run.metrics["learning_rate"][:, 0, -1], [1e-3, 1e-2])
@@ -283,6 +285,7 @@ def test_evaluation_runs_whole_episodes_at_its_updates():
     np.testing.assert_array_equal(run.metrics["eval_length_greedy"][:, 99], 5)
 
 
+@pytest.mark.slow
 def test_agents_of_action_values_are_evaluated_greedily_alone():
     config = dqn.Config(total_timesteps=400, num_envs=2, train_frequency=4, cycles_per_update=5, learning_starts=40)
     config = config.replace(buffer_size=200, batch_size=32, target_network_frequency=20, learning_rate=0.02)

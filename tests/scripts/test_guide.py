@@ -60,7 +60,7 @@ def test_a_quotation_that_is_not_in_one_place_is_refused(source, count):
 
 
 def test_names_on_the_page_are_metrics_verdicts_and_probes():
-    probes = (SCRIPTS.parent / "probes" / "README.md").read_text()
+    probes = (SCRIPTS.parent / "probes" / "checks.md").read_text()
     named = {letter: set(re.findall(rf"\[`(\w+)`\]\[{letter}\]", PAGE)) for letter in "mvp"}
     assert named["m"] <= set(metrics.BY_NAME)
     assert named["v"] <= set(CHECKS)

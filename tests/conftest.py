@@ -1,6 +1,7 @@
 """Four CPU devices, before jax starts: what is sharded is sharded here too. Programs compiled once serve all tests."""
 
 import atexit
+import ctypes
 import gc
 import os
 import resource
@@ -18,23 +19,19 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the cache of the pr
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most tests, and their processes, compile longer than they run
-
-GROWTH = 3e8  # bytes by which a process may grow until compiled programs are dropped
-kept = {"bytes": 1e9}
+MEMORY = 1.2e9  # bytes of a process, from which on compiled programs are dropped
 
 
 @pytest.fixture(autouse=True)
 def _programs():
     """Compiled programs are kept from test to test, but not without end: all of them would come to gigabytes."""
     yield
-    if psutil.Process().memory_info().rss > kept["bytes"] + GROWTH:
+    if psutil.Process().memory_info().rss > MEMORY:
         import jax
 
         jax.clear_caches()
         gc.collect()
-        kept["bytes"] = max(
-            kept["bytes"], psutil.Process().memory_info().rss
-        )  # what is freed may stay with the process
+        getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)  # glibc keeps what is freed, else
 
 
 @pytest.fixture(autouse=True, scope="module")

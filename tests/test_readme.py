@@ -43,6 +43,7 @@ def masked(text):
     return re.sub(r"-?\d[\d.,e-]*", "0", text)
 
 
+@pytest.mark.slow
 def test_the_broken_copy_is_told_of_in_these_words(tmp_path):
     assert masked(front_door.probe(tmp_path)) == masked(page.read(ROOT / "README.md", "probe"))
 

@@ -279,6 +279,7 @@ def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
     assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
 
 
+@pytest.mark.slow
 def test_probe_knows_dqn(capsys):
     assert main(["probe", "dqn", "--only", "discount", "--only", "replay_slots", "--num-seeds", "3"]) == 0
     out = capsys.readouterr().out

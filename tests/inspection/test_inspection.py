@@ -538,6 +538,7 @@ def test_one_seed_gives_one_result(right):
 # Pictures and the command.
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn(right, still, tmp_path):
     discrete = look(Still(spaces.Discrete(3), spaces.Discrete(2)))
     for name, result in (("vector", right), ("image", still), ("discrete", discrete)):

@@ -203,6 +203,7 @@ def test_seeds_that_share_something_fail(tmp_path):
     assert "different values" in report.failures[0].fault
 
 
+@pytest.mark.slow
 def test_a_fault_in_training_is_found_and_named(tmp_path):
     path = planted(
         tmp_path, "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"

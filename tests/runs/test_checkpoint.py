@@ -136,6 +136,7 @@ def test_the_newest_two_checkpoints_are_kept(whole):
     assert steps_of(whole) == [16, 20]
 
 
+@pytest.mark.slow
 def test_metrics_after_the_checkpoint_come_again(run, whole):
     assert rlref.load(run).metrics["env_steps"].shape[1] == 20
     assert resume(run).metrics["env_steps"].shape[1] == 20
@@ -180,6 +181,7 @@ def largest(folder):
     return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "damage"),
     [
@@ -215,6 +217,7 @@ def test_an_empty_folder_with_a_number_for_a_name_is_not_used(run, whole):
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, Path.unlink])
 def test_damaged_metrics_come_again(run, whole, damage):
     damage(metric_files(run, 0)[1][1])

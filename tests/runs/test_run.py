@@ -194,6 +194,7 @@ def test_json_has_null_for_nan(tmp_path):
     assert (written["a"], written["b"]) == ([None, 1.0], None)
 
 
+@pytest.mark.slow
 def test_one_setting_of_several():
     both = rlref.train("ppo", SMALL.replace(learning_rate=[1e-3, 1e-2]), num_seeds=2, env=counting_env.Counting())
     one = both.of_setting(1)

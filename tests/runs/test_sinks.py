@@ -186,6 +186,7 @@ def test_a_run_that_begins_again_has_each_line_once(rewound):
     assert_files_same(run)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_its_sinks_and_more(tmp_path):
     stopped = train(tmp_path / "run", display=StopAfter(5), sinks=["csv", Collect(), "csv"])
     assert stopped.summary["status"] == "interrupted"
@@ -262,6 +263,7 @@ def test_sinks_of_a_run_in_memory_are_closed_when_the_training_fails():
     assert collected.calls == ["open", "write", "close"]
 
 
+@pytest.mark.slow
 def test_a_file_that_could_not_be_written_is_whole_after_a_resume(tmp_path, monkeypatch):
     real = sinks.frame
 

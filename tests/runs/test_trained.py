@@ -125,6 +125,7 @@ def test_play_plays_what_the_policy_does(run):
         assert total == returns[i]
 
 
+@pytest.mark.slow
 def test_environment_parameters_come_from_the_folder(ppo_run, tmp_path):
     one = trained.of_folder(ppo_run.path)
     assert one.job.env_params.reward == 3.0

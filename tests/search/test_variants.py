@@ -48,6 +48,7 @@ def test_each_variant_is_a_run_with_its_own_settings(kept):
     np.testing.assert_allclose(rates["constant"], 2.5e-4)
 
 
+@pytest.mark.slow
 def test_what_is_the_same_is_trained_once():
     trained = train(given={"given": {}, "same": {"learning_rate": BASE.learning_rate}})
     assert trained["same"] is trained["given"]

@@ -113,6 +113,13 @@ def test_calibration_figures_are_those_that_the_script_found(path):
     assert f"in {100 * found['right']:.0f} % the leading finding names the cause" in said
 
 
+def test_bugs_of_the_guide_are_counted_right():
+    _, *bugs = (RESULTS / "guide-bugs.md").read_text().splitlines()[2:]
+    shown, probed = sum("| healthy |" not in row for row in bugs), sum(row.endswith("` |") for row in bugs)
+    assert probed == len(bugs)
+    assert f"{len(bugs)} bugs, of which metrics show {shown} and probes all" in " ".join(README.split())
+
+
 def test_search_is_the_one_that_was_run():
     said = (ROOT / "rlref" / "search" / "README.md").read_text()
     quoted = said.split("```text\n")[1].split("\n```")[0].split("\n[...]\n")

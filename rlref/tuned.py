@@ -6,6 +6,7 @@
 as the agent's own defaults have it, which are for CartPole-v1; so are environments that are not listed.
 """
 
+import dataclasses
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -189,6 +190,15 @@ def tuned(agent: str | ModuleType, env_id: str) -> Tuned | None:
     if module.__file__ is None or Path(module.__file__).resolve() != Path(__file__).with_name(f"{name}.py").resolve():
         return None  # its defaults are what its author wants
     return TABLE.get(name, {}).get(env_id)
+
+
+def of_original(module: ModuleType, env_id: str) -> Tuned | None:
+    """What is known of an environment for the agent that a user's file, which has all of its settings, is a copy of."""
+    own = {f.name for f in dataclasses.fields(module.Config)}
+    for name, known in TABLE.items():
+        if {f.name for f in dataclasses.fields(load_agent(name).Config)} <= own:
+            return known.get(env_id)
+    return None
 
 
 def config(agent: str | ModuleType, env_id: str, **settings: Any) -> Any:

@@ -83,10 +83,11 @@ def probe(folder: Path) -> str:
 
 
 def diagnose(folder: Path) -> str:
-    """The run's score, and what is said of it, up to what the leading finding does not explain."""
+    """The run's score, and what is said of it: what leads, and what it explains, without what is INFO alone."""
     command, *said = shown(SICK, folder).splitlines()
     score = next(i for i, line in enumerate(said) if " IQM " in line)
     about, *found = shown(DIAGNOSE, folder).split("\nINFO ")[0].splitlines()
+    found = [line for line in found if "It explains: INFO" not in line]
     lines = [command, "[...]", *said[score : score + 2], "[...]", about, *found, "[...]"]
     return "```text\n" + "\n".join(lines) + "\n```\n"
 

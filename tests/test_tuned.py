@@ -45,6 +45,14 @@ def test_a_file_of_the_users_own_keeps_its_defaults(tmp_path):
     assert tuned.tuned(Path(ppo.__file__), "Acrobot-v1") is tuned.TABLE["ppo"]["Acrobot-v1"]  # `python -m rlref.ppo`
 
 
+def test_a_copy_is_told_what_its_original_has(tmp_path, trained, capsys):
+    shutil.copy(ppo.__file__, tmp_path / "my_ppo.py")
+    told = "the file's own settings; the original's for CartPole-v1 have clip_vloss False, scale_rewards True\n"
+    for options, said in (([], told), (["--no-clip-vloss", "--scale-rewards"], ""), (["--defaults"], "")):
+        assert main(["train", str(tmp_path / "my_ppo.py"), *options]) == 0
+        assert capsys.readouterr().out == said
+
+
 @pytest.fixture
 def trained(monkeypatch):
     """The Configs that `rlref train` would have trained."""
@@ -89,7 +97,7 @@ def test_a_budget_replaces_the_generations(trained, capsys):
     [
         (["--env-id"], "Missing value for argument '--env-id"),
         (["--env-id", "-x"], "Missing value for argument '--env-id"),
-        (["--env-id", "Acrobot-v1", "--defaults=True"], "there is no option 'True'"),
+        (["--env-id", "Acrobot-v1", "--defaults=True"], "'True' is too much; what is on or off takes no value"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(trained, capsys, written, message):

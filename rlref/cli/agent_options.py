@@ -156,6 +156,11 @@ def read_options(
         one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
         raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {written} --help` shows all") from None
     if unknown:
+        if not unknown[0].startswith("-"):
+            raise UsageError(
+                f"{unknown[0]!r} is too much; what is on or off takes no value, but --NAME or --no-NAME. "
+                f"`rlref {command} {written} --help` shows all"
+            )
         options_there = [option for _, c in sections for option in option_names(c)]
         others = {name: option_names(load_agent(name).Config) for name in NAMES if name != agent}
         raise UsageError(

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import Any
 
 
@@ -24,7 +25,8 @@ def run(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     table = Table("environment", "observations", "actions", "time limit", "note", box=None)
+    table.columns[0].no_wrap = True
     for row in rows:
         table.add_row(row.env_id, row.observations, row.actions, str(row.time_limit or "none"), row.note)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
     return 0

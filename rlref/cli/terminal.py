@@ -74,7 +74,7 @@ class Terminal:
         self.live.start()
         self.bar.update(self.task, completed=done, total=total)
         self.diagnostics.plain = display.in_numbers(metrics)
-        if (now := time.monotonic()) > self.next_verdict:
+        if (now := time.monotonic()) > self.next_verdict or done == total:
             severity, self.verdict.plain = display.leading(verdict())
             self.verdict.style = COLOURS[severity] or "green"
             self.next_verdict = display.next_verdict(now)

@@ -95,6 +95,15 @@ def tuned_in_words(start: "Tuned", config: Any, budget: int) -> str:
     return f"settings tuned for {config.env_id}: {', '.join(kept) or 'none'}{given} (--defaults: without them)"
 
 
+def otherwise_tuned(original: "Tuned | None", config: Any) -> str:
+    """A line on what the original of a user's file has for the environment, and `config` has not; '' if nothing."""
+    from rlref.settings import plain
+
+    settings = original.settings if original else {}
+    others = [f"{name} {setting_text(x)}" for name, x in settings.items() if plain(getattr(config, name)) != plain(x)]
+    return f"the file's own settings; the original's for {config.env_id} have {', '.join(others)}\n" if others else ""
+
+
 def setting_text(x: Any) -> str:
     """A setting in a line of text."""
     return f"{x:g}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) and not isinstance(x, bool) else str(x)
@@ -134,6 +143,8 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
         raise UsageError("--distributed takes no value")
     if start is not None and not options.json and hosts.is_first():
         print(tuned_in_words(start, config, budget))
+    elif not (ahead.defaults or options.json) and hosts.is_first():
+        print(otherwise_tuned(tuned.of_original(module, config.env_id), config), end="")
     env, env_params = make_env(config.env_id)
     env_params = with_params(env_params, options.env_params)
     if budget:

@@ -25,7 +25,9 @@ def check_interface(env: Any, params: Any, env_id: str) -> None:
     try:
         result = jax.eval_shape(one_step, jax.random.key(0))
     except Exception as error:  # the environment's own code: anything can come
-        raise UsageError(f"{env_id} does not trace: {in_a_line(error)}") from error
+        raise UsageError(
+            f"{env_id} cannot be compiled: {in_a_line(error)}; `rlref inspect {env_id}` says where, and what to do"
+        ) from error
     if len(result) != 6:
         raise UsageError(
             f"{env_id}: step returns {len(result)} values; gymnax >= 1.0 returns 6 "

@@ -100,7 +100,7 @@ CHECKS = {
     "always_both": Check(
         "WARN",
         "An end that is terminated is not bootstrapped: if these are time limits, their values are wrong.",
-        "set terminated only where the task itself is over",
+        "set terminated (is_terminated, or the done of step_env) only where the task itself is over",
     ),
     "never_ends": Check(
         "WARN", "No episode ends: returns and lengths stay undefined.", "a time limit, which sets truncated", "rlref"

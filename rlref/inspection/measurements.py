@@ -96,6 +96,8 @@ def about_endings(rollout: Rollout, *, varied: bool, has_step_env: bool) -> list
         # If all lengths are equal, the task itself may end at its time limit.
         severity = "INFO" if len(set(lengths)) == 1 else ""
         out.append(found("always_both", "every end is both terminated and truncated", severity))
+    elif (limits := rollout.steps["truncated"][ended]).sum() >= 8 and both[ended][limits].all():
+        out.append(found("always_both", "every end at the time limit is terminated as well"))
     if ended.shape[1] > 1 and num_ends < ended.size and (ended.any(axis=1) == ended.all(axis=1)).all():
         out.append(found("resets_in_step", f"every episode has {firsts[0]} steps"))
     return out

@@ -140,6 +140,8 @@ def read_about(path: Path, strict: bool = False) -> dict[str, Any]:
 
     Raises UsageError if there is no such run or both are damaged; with `strict`, if either is.
     """
+    if not path.exists():
+        raise UsageError(f"{path} does not exist")
     if not (path / "config.json").is_file() and not (path / "source" / "config.json").is_file():
         raise UsageError(f"{path} is no run's folder: there is no config.json in it")
     found, problems = [], []

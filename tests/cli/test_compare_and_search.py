@@ -145,7 +145,7 @@ def test_baselines(monkeypatch, capsys):
         ("baselines CartPole-v1 --run-dir .", "never overwritten"),
         ("baselines CartPol-v1", "Did you mean 'CartPole-v1'"),
         ("baselines CartPole-v1 --total-timesteps 0", "total_timesteps is 0"),
-        ("compare nowhere other", "no run's folder"),
+        ("compare nowhere other", "nowhere does not exist"),
     ],
 )
 def test_wrong_usage_gets_one_line(command, message, capsys):

@@ -347,6 +347,12 @@ RUNNABLE = {
         "always_both",
         "both terminated and truncated",
     ),
+    "limits_end": (
+        lambda: Stepped(lambda o, s, r, t, u, i: (o, s, r, t | u, u, i)),
+        "WARN",
+        "always_both",
+        "every end at the time limit is terminated as well",
+    ),
     "bounds": (lambda: boxed(-2, 1.5, (2,)), "WARN", "out_of_bounds", "1 of 2 observation dimensions (1) out of"),
     "nan": (lambda: nan_at(3, "obs"), "ERROR", "nonfinite", "numbers of observations are NaN or infinite"),
     "nan_reward": (lambda: nan_at(3, "reward"), "ERROR", "nonfinite", "rewards are NaN or infinite"),

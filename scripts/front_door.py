@@ -9,8 +9,8 @@ Each goes between its marks in the README. About two minutes on two cores.
 """
 
 import argparse
+import difflib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,17 +20,16 @@ from pathlib import Path
 
 import page
 import scores
+from mutants import PPO, plant
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 ROWS = ("ppo/CartPole-v1", "dqn/CartPole-v1", "cem/CartPole-v1", "ppo/Pendulum-v1", "ppo/Breakout-MinAtar")
-RIGHT = "gamma * jnp.where(terminated, 0.0, next_value)"
-WRONG = "gamma * jnp.where(terminated | truncated, 0.0, next_value)"
+(BUG,) = (one for one in PPO if one.name == "no bootstrap at truncation")
 PROBES = ("rlref probe ./my_ppo.py --fail-fast", "rlref probe ./my_ppo.py --only truncation_pair")
 SICK = "rlref train ppo --learning-rate 0.05 --total-timesteps 100000 --run-dir runs/sick"
 DIAGNOSE = "rlref diagnose runs/sick"
 REPORT = "rlref report runs/sick"
-WIDTH = 120  # letters of the terminal
 PICTURE = ROOT / "scripts" / "results" / "report.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -38,55 +37,30 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 def table() -> str:
     """The five rows: an agent, what it reached, and the command that trains it."""
     results = json.loads((ROOT / "scripts" / "results" / "scores.json").read_text())
-    lines = ["| | IQM [95 % interval] | worst seed | published elsewhere | seeds x steps |", "|---|---|---|---|---|"]
+    columns = ("command", "IQM [95 % interval]", "worst seed", "published elsewhere", "seeds x steps")
+    lines = ["| | " + " | ".join(columns[1:]) + " |", "|" + "---|" * len(columns)]
     for name in ROWS:
-        row, (agent, _, env_id) = results[name], name.partition("/")
-        low, high = map(scores.number, row["iqm_interval_95"])
-        cells = (
-            f"`rlref train {agent} --env-id {env_id} --num-seeds {len(row['scores'])}`",
-            f"{scores.number(row['iqm'])} [{low}, {high}]",
-            scores.number(row["min"]),
-            scores.PUBLISHED.get(name, ""),
-            f"{len(row['scores'])} x {row['steps_per_seed']:,}",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
+        cells = scores.cells(name, results[name])
+        lines.append("| " + " | ".join(cells[column] for column in columns) + " |")
     return "\n".join(lines) + "\n"
-
-
-def shown(command: str, folder: Path) -> str:
-    """A command and what it prints, as a terminal of `WIDTH` letters shows it.
-
-    Raises CalledProcessError if it ends with another exit code than 0 and 1.
-    """
-    arguments = [sys.executable, "-m", "rlref.cli", *command.split()[1:]]
-    environment = os.environ | {"COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
-    if done.returncode not in (0, 1):
-        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
-    return f"$ {command}\n" + "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())
 
 
 def probe(folder: Path) -> str:
     """The broken copy's line, and what the probes say of it."""
     source = (ROOT / "rlref" / "ppo.py").read_text()
-    assert source.count(RIGHT) == 1
-    (folder / "my_ppo.py").write_text(source.replace(RIGHT, WRONG))
-    changed = [
-        sign + line
-        for sign, text in (("-", source), ("+", source.replace(RIGHT, WRONG)))
-        for line in text.splitlines()
-        if RIGHT in line or WRONG in line
-    ]
+    broken = plant(BUG.name, source, [(BUG.old, BUG.new)])
+    (folder / "my_ppo.py").write_text(broken)
+    _, _, _, *changed = difflib.unified_diff(source.splitlines(), broken.splitlines(), n=0, lineterm="")
     diff = "\n".join(changed)
-    printed = "\n".join(shown(command, folder) for command in PROBES)
+    printed = "\n".join(page.printed(command, folder) for command in PROBES)
     return f"```diff\n{diff}\n```\n\n```text\n{printed}```\n"
 
 
 def diagnose(folder: Path) -> str:
     """The run's score, and what is said of it: what leads, and what it explains, without what is INFO alone."""
-    command, *said = shown(SICK, folder).splitlines()
+    command, *said = page.printed(SICK, folder).splitlines()
     score = next(i for i, line in enumerate(said) if " IQM " in line)
-    about, *found = shown(DIAGNOSE, folder).split("\nINFO ")[0].splitlines()
+    about, *found = page.printed(DIAGNOSE, folder).split("\nINFO ")[0].splitlines()
     found = [line for line in found if "It explains: INFO" not in line]
     lines = [command, "[...]", *said[score : score + 2], "[...]", about, *found, "[...]"]
     return "```text\n" + "\n".join(lines) + "\n```\n"
@@ -98,8 +72,8 @@ def report(folder: Path) -> None:
     if browser is None:
         sys.exit(f"the report's picture takes a browser: {', '.join(BROWSERS)}; none of them is installed")
     if not (folder / "runs" / "sick").exists():
-        shown(SICK, folder)
-    shown(REPORT, folder)
+        page.printed(SICK, folder)
+    page.printed(REPORT, folder)
     options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--disable-gpu", "--window-size=1000,1900"]
     to = f"--screenshot={PICTURE}"
     written = folder / "runs" / "sick" / "report.html"

@@ -14,8 +14,6 @@ import hashlib
 import io
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Sequence
@@ -35,7 +33,6 @@ PAGE, NOTEBOOK, AGENT = (ROOT / "rlref" / name for name in ("GUIDE.md", "guide.i
 RESULTS = ROOT / "scripts" / "results"
 PARTS = ("lines", "runs", "bugs", "notebook")
 
-TRUNCATION = "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"
 PICTURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # name -> runs, metrics
     "policy": (("right",), ("return_mean", "entropy", "kl")),
     "critic": (("right",), ("value_mean", "explained_variance", "advantage_std")),
@@ -111,7 +108,7 @@ def train(name: str, folder: Path) -> "Run":
     agent, rate = "ppo", ppo.Config().learning_rate
     if name == "truncation as death":
         agent = str(folder.parent / "my_ppo.py")
-        Path(agent).write_text(plant(name, AGENT.read_text(), [TRUNCATION]))
+        Path(agent).write_text(plant(name, AGENT.read_text(), [BUGS["no bootstrap at truncation"]]))
     if name == "learning rate x 100":
         rate *= 100
     return rlref.train(agent, ppo.Config(learning_rate=rate), num_seeds=8, run_dir=folder, sinks=())
@@ -167,21 +164,10 @@ def at_the_end(x: "np.ndarray") -> str:
     return f"{stats.iqm(ends):.3g} ({ends.min():.3g} to {ends.max():.3g})"
 
 
-def said_by(*command: str, folder: Path) -> str:
-    """What `rlref` prints to somebody in `folder`, as a block for the page; without findings that are INFO alone."""
-    run = subprocess.run(
-        [sys.executable, "-m", "rlref.cli", *command],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    if run.returncode not in (0, 1):  # 1: something was found
-        raise RuntimeError(run.stderr)
-    lines = "\n".join(line.rstrip() for line in run.stdout.rstrip().splitlines())
-    said = re.sub(r"\nINFO .*", "\n[...]", lines, flags=re.DOTALL)
-    return f"```text\n$ rlref {' '.join(command)}\n{said}\n```\n"
+def said_by(command: str, folder: Path) -> str:
+    """A command and what it prints, as a block for the page; without findings that are INFO alone."""
+    said = re.sub(r"\nINFO .*", "\n[...]", page.printed(command, folder).rstrip(), flags=re.DOTALL)
+    return f"```text\n{said}\n```\n"
 
 
 def runs() -> None:
@@ -195,9 +181,9 @@ def runs() -> None:
         for one in PICTURES:
             page.put(PAGE, f"picture {one}", picture(one, trained))
         for short in ("truncation", "rate"):
-            page.put(PAGE, f"diagnose {short}", said_by("diagnose", short, folder=folder))
-        checks = [x for check in ("advantages", "truncation_pair", "truncation_loop") for x in ("--only", check)]
-        page.put(PAGE, "probe truncation", said_by("probe", "./my_ppo.py", *checks, folder=folder))
+            page.put(PAGE, f"diagnose {short}", said_by(f"rlref diagnose {short}", folder))
+        checks = "--only advantages --only truncation_pair --only truncation_loop"
+        page.put(PAGE, "probe truncation", said_by(f"rlref probe ./my_ppo.py {checks}", folder))
         rows = [f"| {what} | {interval_in_words(run.scores)} |" for what, run in trained.items()]
         head = "| run | `return_mean` at the end, IQM over 8 seeds [95 % interval] |\n|---|---|"
         page.put(PAGE, "scores", "\n".join([head, *rows]) + "\n")
@@ -218,11 +204,11 @@ def bugs() -> None:
             file = Path(folder) / "my_ppo.py"
             file.write_text(AGENT.read_text() if edit is None else plant(name, AGENT.read_text(), [edit]))
             run = rlref.train(file, ppo.Config(total_timesteps=200_000), num_seeds=8)
-            worst = [f for f in run.diagnose().findings if f.worst != "INFO"]
+            worst = run.diagnose().above_info
             seen = ", ".join(f"{f.severity} `{f.check}`" for f in worst) or "healthy"
             check = "not probed here"  # all checks of a right file take minutes
             if edit:
-                probed = said_by("probe", "./my_ppo.py", "--fail-fast", folder=Path(folder))
+                probed = page.printed("rlref probe ./my_ppo.py --fail-fast", Path(folder))
                 failed = re.search(r"^FAIL at (\w+)", probed, re.MULTILINE)
                 check = f"`{failed[1]}`" if failed else "none"
             rows.append(f"| {name} | {interval_in_words(run.scores)} | {seen} | {check} |")

@@ -146,33 +146,35 @@ def target_text(name: str, row: dict[str, Any]) -> str:
     return f"{TARGETS[name]:g}{each}: {'reached' if reached else 'MISSED'}"
 
 
+def cells(name: str, r: dict[str, Any]) -> dict[str, str]:
+    """A benchmark's row of the table, by column."""
+    agent, _, env_id = name.partition("/")
+    low, high = r["iqm_interval_95"]
+    undefined = sum(x is None or x != x for x in r["scores"])
+    return {
+        "environment": env_id,
+        "agent": agent.upper(),
+        "IQM [95 % interval]": f"{number(r['iqm'])} [{number(low)}, {number(high)}]"
+        + f", {undefined} seeds undefined" * bool(undefined),
+        "worst seed": number(r["min"]),
+        "best": number(r["max"]),
+        "random": number(r["random"]),
+        "target": target_text(name, r),
+        "published elsewhere": PUBLISHED.get(name, ""),
+        "seeds x steps": f"{len(r['scores'])} x {r['steps_per_seed']:,}",
+        "command": f"`rlref train {agent} --env-id {env_id} --num-seeds {len(r['scores'])}`",
+    }
+
+
 def table(results: dict[str, Any], suites: Sequence[str]) -> str:
     """A line per benchmark, those of an environment together, and the command that gives it."""
     columns = (
         "environment", "agent", "IQM [95 % interval]", "worst seed", "best", "random", "target", "published elsewhere",
         "seeds x steps", "command",
     )  # fmt: skip
+    rows = [cells(name, r) for name, r in results.items() if BENCHMARKS[name] in suites]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for name, r in results.items():
-        if BENCHMARKS[name] not in suites:
-            continue
-        agent, _, env_id = name.partition("/")
-        low, high = r["iqm_interval_95"]
-        undefined = sum(x is None or x != x for x in r["scores"])
-        cells = (
-            env_id,
-            agent.upper(),
-            f"{number(r['iqm'])} [{number(low)}, {number(high)}]" + f", {undefined} seeds undefined" * bool(undefined),
-            number(r["min"]),
-            number(r["max"]),
-            number(r["random"]),
-            target_text(name, r),
-            PUBLISHED.get(name, ""),
-            f"{len(r['scores'])} x {r['steps_per_seed']:,}",
-            f"`rlref train {agent} --env-id {env_id} --num-seeds {len(r['scores'])}`",
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *("| " + " | ".join(row[column] for column in columns) + " |" for row in rows)])
 
 
 def report(results: dict[str, Any]) -> str:

@@ -115,7 +115,7 @@ def print_verdict(console: Any, verdict: "Diagnosis", only: Sequence[str] = ("ER
     from rlref.health import findings
 
     count = f"{len(verdict.checked)} checks"
-    worst = [f for f in verdict.findings if f.worst != "INFO"]
+    worst = verdict.above_info
     if worst:
         console.print(f"{count}; above all: {worst[0].title}. {worst[0].meaning}", style="bold", markup=False)
     elif verdict.checked:

@@ -101,7 +101,7 @@ def otherwise_tuned(original: "Tuned | None", config: Any) -> str:
 
     settings = original.settings if original else {}
     others = [f"{name} {setting_text(x)}" for name, x in settings.items() if plain(getattr(config, name)) != plain(x)]
-    return f"the file's own settings; the original's for {config.env_id} have {', '.join(others)}\n" if others else ""
+    return f"the file's own settings; the original's for {config.env_id} have {', '.join(others)}" if others else ""
 
 
 def setting_text(x: Any) -> str:
@@ -141,10 +141,12 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
     options, config, budget = read_options("train", TrainOptions, module, arguments, config=start_config)
     if options.distributed and ahead.distributed is not True:
         raise UsageError("--distributed takes no value")
-    if start is not None and not options.json and hosts.is_first():
-        print(tuned_in_words(start, config, budget))
-    elif not (ahead.defaults or options.json) and hosts.is_first():
-        print(otherwise_tuned(tuned.of_original(module, config.env_id), config), end="")
+    if start is not None:
+        said = tuned_in_words(start, config, budget)
+    else:
+        said = "" if ahead.defaults else otherwise_tuned(tuned.of_original(module, config.env_id), config)
+    if said and not options.json and hosts.is_first():
+        print(said)
     env, env_params = make_env(config.env_id)
     env_params = with_params(env_params, options.env_params)
     if budget:
@@ -253,12 +255,14 @@ def print_summary(run: "Run") -> None:
         which = f"setting {i}  " if run.batched else ""
         console.print(f"{which}[bold]{s['score']}[/bold]  IQM {iqm:.4g}  95% interval {low:.4g} to {high:.4g}")
     console.print(f"min {s['min']:.4g}  max {s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)})")
-    at_end = {name: stats.last(x) for name, x in run.metrics.items()}
-    values = [f"{name} {stats.iqm(at_end[name].ravel()):.4g}" for name in ("entropy", "kl") if name in at_end]
-    if "explained_variance" in at_end:
-        values.append(fit_in_words(run.metrics))
-    names = ("eval_return_greedy", "eval_return_sampled")
-    values += [f"{name} {stats.iqm(at_end[name].ravel()):.4g}" for name in names if name in at_end]
+    names = ("entropy", "kl", "explained_variance", "eval_return_greedy", "eval_return_sampled")
+    values = [
+        fit_in_words(run.metrics)
+        if name == "explained_variance"
+        else f"{name} {stats.iqm(stats.last(run.metrics[name]).ravel()):.4g}"
+        for name in names
+        if name in run.metrics
+    ]
     console.print("at the end, IQM over seeds:  " + "  ".join(values))
     console.print(
         f"{s['env_steps']:,.0f} environment steps in {s['train_seconds']:.1f} s ({s['steps_per_second']:,} steps/s), "

@@ -30,6 +30,11 @@ class Diagnosis:
     unchecked: dict[str, str]
     """check -> what it lacked"""
 
+    @property
+    def above_info(self) -> list[Finding]:
+        """The findings that are more than worth knowing, or that explain one that is."""
+        return [f for f in self.findings if f.worst != "INFO"]
+
 
 def diagnose(
     metrics: Mapping[str, np.ndarray],

@@ -48,7 +48,7 @@ def verdict(diagnosis: "Diagnosis") -> Iterator[str]:
     severity, sentence = leading_sentence(diagnosis)
     made = f" {len(diagnosis.checked)} checks were made." if diagnosis.checked else ""
     yield f"<p>{badge(severity)} {escape(sentence)}{made}</p>"
-    worst = [f for f in diagnosis.findings if f.worst != "INFO"]
+    worst = diagnosis.above_info
     if worst:
         tries = [f" Try: {f.tries}." if f.tries else "" for f in worst]
         items = [f"<li>{escape(findings.sentence(f) + '.' + t)}</li>" for f, t in zip(worst, tries, strict=True)]

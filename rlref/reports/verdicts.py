@@ -50,7 +50,7 @@ def plot_key(finding: findings.Finding, run: Run) -> Key:
 
 def leading_sentence(diagnosis: "Diagnosis") -> tuple[str, str]:
     """The worst severity ('' for none above INFO) and one sentence, as `rlref diagnose` has them."""
-    worst = [f for f in diagnosis.findings if f.worst != "INFO"]
+    worst = diagnosis.above_info
     if worst:
         return worst[0].worst, f"{worst[0].title}. {worst[0].meaning}"
     return "", "Healthy." if diagnosis.checked else "Nothing could be checked."

@@ -125,7 +125,7 @@ def in_numbers(metrics: dict[str, np.ndarray]) -> str:
 
 def leading(diagnosis: Diagnosis) -> tuple[str, str]:
     """The worst severity, '' for none above INFO, and the finding that leads, in a line."""
-    worst = [f for f in diagnosis.findings if f.worst != "INFO"]
+    worst = diagnosis.above_info
     return (worst[0].worst, findings.sentence(worst[0])) if worst else ("", "healthy so far")
 
 

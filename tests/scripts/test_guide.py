@@ -68,13 +68,6 @@ def test_names_on_the_page_are_metrics_verdicts_and_probes():
     assert min(map(len, named.values())) >= 8
 
 
-@pytest.mark.parametrize("file", ["GUIDE.md", "README.md"])
-def test_what_is_linked_is_there(file):
-    folder = guide.PAGE.parent
-    links = re.findall(r"\]\((?!http)([^)#]+)|^\[\w\]: (\S+)$", (folder / file).read_text(), re.MULTILINE)
-    assert {link for both in links for link in both if link and not (folder / link).exists()} == set()
-
-
 def test_pictures_are_those_that_are_shown_and_small():
     pictures = sorted((SCRIPTS / "results").glob("guide-*.png"))
     assert sorted(re.findall(r"results/(guide-[\w-]+\.png)\)", PAGE)) == [path.name for path in pictures]

@@ -77,7 +77,7 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
                 self.first = time.time() - psutil.Process().create_time()
 
     if layout == "whole":
-        programs.rows_at_once = lambda job, rows: rows
+        programs.rows_at_once = lambda job, rows, mesh: rows
     if layout == "optimised":
         compiling.options = lambda level: None
     watch = Watch()

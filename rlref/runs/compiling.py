@@ -16,8 +16,9 @@ ONCE = 0  # a program that runs once, such as the one that makes the first state
 LOOP = 1  # loops of training: as fast as with all optimisations, and compiled in about half of the time
 
 
-def on_cpu() -> bool:
-    return jax.devices()[0].platform == "cpu"
+def on_cpu(mesh: jax.sharding.Mesh | None = None) -> bool:
+    """Whether the devices of `mesh`, or without one those of this process, are a CPU's cores."""
+    return (jax.devices()[0] if mesh is None else mesh.devices.flat[0]).platform == "cpu"
 
 
 def is_kept() -> bool:
@@ -26,10 +27,10 @@ def is_kept() -> bool:
     return bool(config.jax_enable_compilation_cache and config.jax_compilation_cache_dir)
 
 
-def options(level: int) -> dict[str, Any] | None:
+def options(level: int, mesh: jax.sharding.Mesh | None = None) -> dict[str, Any] | None:
     """The compiler options of a program, ONCE or LOOP; None elsewhere than on a CPU, or where the user has a say."""
     said = jax.config.read("jax_disable_most_optimizations") or "optimization_level" in os.environ.get("XLA_FLAGS", "")
-    return {"xla_backend_optimization_level": level} if on_cpu() and not said else None
+    return {"xla_backend_optimization_level": level} if on_cpu(mesh) and not said else None
 
 
 def mesh_for(rows: int) -> tuple[jax.sharding.Mesh, int]:

@@ -28,8 +28,8 @@ class TracedRow(NamedTuple):
     """of the diagnostics that an update gives"""
     peak_bytes: int
     """memory at its peak: the state, and the largest moment of an update"""
-    copied_bytes: int
-    """what a copy of its state takes, where copies are in the memory that trains: on a CPU"""
+    state_bytes: int
+    """of its state alone"""
 
 
 def trace_row(make: Callable[[Any], Any], config: Any, name: str = "agent", source: Path | None = None) -> TracedRow:
@@ -56,8 +56,8 @@ def trace_row(make: Callable[[Any], Any], config: Any, name: str = "agent", sour
 
     # A custom_vmap's function is called again for a batch, when what it closes over must be of that trace.
     again = "custom_vmap_call" in primitives(jaxpr.jaxpr)
-    copied = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state)) if compiling.on_cpu() else 0
-    return TracedRow(update if again else as_traced, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), copied)
+    state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    return TracedRow(update if again else as_traced, state, sorted(shapes[1]), peak_bytes(jaxpr.jaxpr), state_bytes)
 
 
 def primitives(jaxpr: Any) -> set[str]:

@@ -27,16 +27,16 @@ class Plan(NamedTuple):
 def job_bytes(job: Job, saved: bool) -> int:
     """Memory that a row takes at its peak, with the copies of its state that are made outside an update.
 
-    These are, on a CPU, what a checkpoint is written from, with `saved`; and a block of rows while it trains, which is
+    There are none but on a CPU: what a checkpoint is written from, with `saved`; and a block of rows while it trains, which is
     half of a device's rows at most.
     """
-    copied = job.row.copied_bytes
+    copied = job.row.state_bytes if compiling.on_cpu() else 0
     return job.row.peak_bytes + copied * saved + copied // 2
 
 
-def rows_at_once(job: Job, rows: int) -> int:
+def rows_at_once(job: Job, rows: int, mesh: jax.sharding.Mesh | None = None) -> int:
     """How many of its `rows` a device trains at once: a divisor that caches hold; all, if there is none worth it."""
-    if not compiling.on_cpu():
+    if not compiling.on_cpu(mesh):
         return rows
     most = max(1, min(BLOCK_ROWS, int(BLOCK_BYTES // job.row.peak_bytes)))
     block = max(size for size in range(1, most + 1) if rows % size == 0)

@@ -1,6 +1,6 @@
 """The compiled programs of a training: the first state, a chunk of updates, an evaluation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -33,8 +33,12 @@ class Programs(NamedTuple):
     """the state's tree, of shapes `[padded rows, ...]`"""
 
 
-def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
-    """Compile what trains a group: init, a chunk of updates, and the evaluation if there is one."""
+def lower_programs(job: Job, plan: Plan, platforms: Sequence[str] | None = None) -> Iterator[tuple[str, Any]]:
+    """Name and lowered program of what trains a group: a chunk of updates, init, and the evaluation if there is one.
+
+    Each is traced when its turn comes, so that XLA can compile one meanwhile. They are lowered for the plan's devices,
+    or, to be looked at and not compiled, for `platforms` such as "tpu" and "cuda"; then its mesh may be an AbstractMesh.
+    """
     config, row_config = job.config, job.row_config
     by_row, everywhere = NamedSharding(plan.mesh, P("seed")), NamedSharding(plan.mesh, P())
     config_axis, config_sharding = (None, everywhere) if row_config is None else (0, by_row)
@@ -42,16 +46,15 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
         lambda x: jax.ShapeDtypeStruct((plan.padded,) if row_config is not None else (), jnp.float32), config
     )
     keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.arange(plan.padded)))
-    chunk_size = min(MAX_CHUNK, job.agent.num_updates)
+    chunk_size = longest_chunk(job)
 
     def init(config: Any, keys: jax.Array) -> Any:
         return jax.vmap(lambda c, key: job.make(c).init(key), (config_axis, 0))(config, keys)
 
     update = jax.vmap(job.row.update, (config_axis, 0, None))
-    state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded, *x.shape), x.dtype), job.row.state)
-    names = job.row.names
+    state, names = state_of(job, plan), job.row.names
     rows = plan.padded // plan.mesh.size
-    block = rows_at_once(job, rows)
+    block = rows if platforms else rows_at_once(job, rows, plan.mesh)
 
     def chunk(config: Any, state: Any, start: jax.Array, count: jax.Array) -> tuple[Any, jax.Array]:
         def train_block(b: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
@@ -78,23 +81,39 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
 
     def lower(f: Callable[..., Any], shardings: tuple[Any, ...], arguments: tuple[Any, ...], **options: Any) -> Any:
         f = compiling.on_each_device(f, plan.mesh, tuple(sharding.spec for sharding in shardings), P("seed"))
-        return jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).lower(*arguments)
+        traced = jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).trace(*arguments)
+        return traced.lower(lowering_platforms=platforms and tuple(platforms))
 
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
-    eval_names, pool, pending = [], ThreadPoolExecutor(), {}
-    # XLA compiles on other cores while the next program is traced.
+    shardings = (config_sharding, by_row, everywhere, everywhere)
+    yield "chunk", lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
+    yield "init", lower(init, (config_sharding, by_row), (shapes, keys))
+    if job.eval_every:
+        yield "evaluate", lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
+
+
+def longest_chunk(job: Job) -> int:
+    return min(MAX_CHUNK, job.agent.num_updates)
+
+
+def state_of(job: Job, plan: Plan) -> Any:
+    """The state's tree, of shapes `[padded rows, ...]`."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((plan.padded, *x.shape), x.dtype), job.row.state)
+
+
+def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
+    """Compile what trains a group, one program on other cores while the next is traced."""
+    pool, pending = ThreadPoolExecutor(), {}
     with display.compiling("the training"):
         try:
-            shardings = (config_sharding, by_row, everywhere, everywhere)
-            lowered = lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
-            pending["chunk"] = pool.submit(lowered.compile, compiling.options(compiling.LOOP))
-            lowered = lower(init, (config_sharding, by_row), (shapes, keys))
-            pending["init"] = pool.submit(lowered.compile, compiling.options(compiling.ONCE))
-            if job.eval_every:
-                eval_names = sorted(jax.eval_shape(evaluate, shapes, state, keys))
-                lowered = lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
-                pending["evaluate"] = pool.submit(lowered.compile, compiling.options(compiling.LOOP))
+            for name, lowered in lower_programs(job, plan):
+                level = compiling.ONCE if name == "init" else compiling.LOOP
+                pending[name] = pool.submit(lowered.compile, compiling.options(level, plan.mesh))
             compiled = {name: x.result() for name, x in pending.items()}
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C need not wait for XLA
-    return Programs(compiled["init"], compiled["chunk"], chunk_size, compiled.get("evaluate"), names, eval_names, state)
+    evaluate = compiled.get("evaluate")
+    eval_names = sorted(evaluate.out_info) if evaluate else []
+    return Programs(
+        compiled["init"], compiled["chunk"], longest_chunk(job), evaluate, job.row.names, eval_names, state_of(job, plan)
+    )

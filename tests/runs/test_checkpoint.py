@@ -295,7 +295,7 @@ def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
 def test_groups_resume_where_they_were(tmp_path):
     env = counting_env.Counting()
     traced = trace_row(lambda config: cem.make(config, env), SMALL["cem"])
-    row = traced.peak_bytes + traced.copied_bytes
+    row = traced.peak_bytes + traced.state_bytes
     options = {"memory_gb": 3.5 * row / 1e9}
     train("cem", tmp_path / "whole", **options)
     stopped = train("cem", tmp_path / "run", display=StopAfter(13), **options)

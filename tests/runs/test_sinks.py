@@ -201,7 +201,7 @@ def test_a_stopped_run_goes_on_with_its_sinks_and_more(tmp_path):
 def test_groups_and_batched_settings_share_the_files(tmp_path):
     config = SMALL.replace(init_variance=np.array([1.0, 0.1]))
     traced = trace_row(lambda config: cem.make(config, counting_env.Counting()), SMALL)
-    row = traced.peak_bytes + traced.copied_bytes
+    row = traced.peak_bytes + traced.state_bytes
     collected, bad = Collect(), Collect(fails="write")
     options = {"num_seeds": 2, "memory_gb": 2.5 * row / 1e9, "sinks": ["csv", "parquet", collected, bad]}
     with pytest.warns(UserWarning, match="Collect could not be written from update 0 on") as warned:

@@ -115,7 +115,7 @@ def test_rows_train_in_blocks_as_without(monkeypatch):
     rates = np.geomspace(1e-4, 1e-2, 8)  # a row each, two to a device
     config = dataclasses.replace(SMALL, learning_rate=rates)
     whole = train(config, num_seeds=1, eval_every=5)
-    monkeypatch.setattr(programs, "rows_at_once", lambda job, rows: 1)
+    monkeypatch.setattr(programs, "rows_at_once", lambda job, rows, mesh: 1)
     blocks = train(config, num_seeds=1, eval_every=5)
     for name in set(whole.metrics) - {"steps_per_second"}:
         a, b = whole.metrics[name][:, 0], blocks.metrics[name][:, 0]
@@ -171,7 +171,7 @@ def test_memory_estimate_of_a_replay_buffer_is_its_size():
     env, params = make_env("CartPole-v1")
     row = trace_row(lambda c: dqn.make(c, env, params), config)
     assert 42e6 <= row.peak_bytes <= 44e6  # 42 bytes a transition
-    assert 42e6 <= row.copied_bytes <= 44e6  # and the copy that is saved
+    assert 42e6 <= row.state_bytes <= 44e6  # and the copy that is saved
 
 
 def test_memory_estimate_sees_a_rollout():

@@ -9,7 +9,7 @@ Expected: `rlref train cem` ends on CartPole-v1 at an IQM of at least 499 over 3
 A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
 let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
 2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
-Read `update`, `rollout`, `elites`, `refit`: that is CEM, 69 lines; the loop is in `train`. To edit a copy: a policy in
+Read `update`, `rollout`, `elites`, `refit`: that is CEM, 79 lines; the loop is in `train`. To edit a copy: a policy in
 `act` and `make`, a metric in `diagnose`, a setting in `Config`. Every function is for ONE seed; batching over seeds is
 the caller's `vmap`. Agent files repeat code so that each can be copied alone.
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
@@ -35,6 +35,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import digamma
 
 MIN_VARIANCE = 1e-12  # of a parameter: where candidates have become alike; at 0 no KL is defined
+BLOCK = 500  # steps at most that a GPU goes on before it is asked whether all episodes have ended
 ELITES_TRIED = 4  # elites that are played once more, on fresh keys, to measure the selection bias
 Metrics = dict[str, Array]
 
@@ -205,14 +206,24 @@ def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, A
         t, obs, env_state, alive, total, length = carry
         action = jax.vmap(partial(act, task))(candidates, obs)
         obs, env_state, reward, terminated, truncated, _ = env_step(key_of(keys, t), env_state, action, task.env_params)
-        # A mask beside the early exit: the loop goes on until the last episode of all has ended.
+        # A mask beside the early exit: the loops go on until the last episode of all has ended, or longer.
         total += jnp.where(alive, reward.astype(jnp.float32), 0.0)
         return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive
 
     shape = len(candidates), len(keys)
     carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
-    carry = jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), step, carry)
-    *_, alive, total, length = carry
+
+    def until_all_ended(steps: Callable[..., Any], carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        return jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), steps, carry)
+
+    def in_blocks(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        size = max(n for n in range(1, BLOCK + 1) if task.max_steps % n == 0)
+        block = partial(jax.lax.fori_loop, 0, size, lambda _, carry: step(carry), unroll=4)
+        return block(carry) if size == task.max_steps else until_all_ended(block, carry)
+
+    # A GPU has to be waited for to know whether all have ended: it is asked only so often, or not at all.
+    every_step = partial(until_all_ended, step)
+    *_, alive, total, length = jax.lax.platform_dependent(carry, cuda=in_blocks, rocm=in_blocks, default=every_step)
     return total, length, ~alive
 
 

@@ -5,8 +5,7 @@
     jax.jit(jax.vmap(dqn.train, in_axes=(None, 0)))(dqn.Config(), keys)        many seeds, from Python
 
 Expected: `rlref train dqn` ends on CartPole-v1 at an IQM of at least 490 over 32 seeds, as rlref's README shows.
-
-Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 143 lines; the loop is in
+Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 142 lines; the loop is in
 `train`. To edit a copy: a network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
 `Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code.
 
@@ -98,7 +97,7 @@ class State:
     key: Array
     env_state: Any
     obs: Array  # [N, ...] raw, in the environment's dtype
-    buffer: Buffer
+    buffer: tuple[Array, ...]  # replay memory: `R` rows of `N` environments, the oldest overwritten, as `pack` has them
     episode: Episode
     ring_return: Array  # [RING] of the last finished episodes
     ring_length: Array  # [RING]
@@ -107,7 +106,7 @@ class State:
 
 @flax.struct.dataclass
 class Buffer:
-    """Replay memory: every field is `[R * N, ...]`, `R` rows of `N` environments, the oldest row overwritten."""
+    """Steps as the replay memory keeps them: every field is `[S, ...]`."""
 
     obs: Array  # as `encode` stores it
     action: Array  # int32
@@ -158,16 +157,6 @@ class Steps(NamedTuple):
     length: Array
     excess: Array  # sum over the episode of Q minus the return that followed
     unstorable: Array  # bool, whether the replay buffer changes an observation
-
-
-class Learned(NamedTuple):
-    """What is kept of a gradient step."""
-
-    q: Array  # [B] of the actions taken
-    target: Array  # [B]
-    loss: Array
-    grad_norm: Array
-    step_norm: Array
 
 
 class Task(NamedTuple):
@@ -236,8 +225,8 @@ def init(task: Task, key: Array) -> State:
     key, key_env, key_net = jax.random.split(key, 3)
     obs, env_state = jax.vmap(task.env.reset, in_axes=(0, None))(jax.random.split(key_env, num_envs), task.env_params)
     params = {"params": task.network.init(key_net, features(obs, task.obs_space))["params"]}  # without what `sow` adds
-    stored = encode(obs, config.buffer_dtype)
-    empty, zeros = jnp.zeros((size, *stored.shape[1:]), stored.dtype), partial(jnp.zeros, size)
+    stored, zeros = encode(obs, config.buffer_dtype), jnp.zeros(num_envs)
+    row = pack(Buffer(stored, zeros, zeros, zeros, zeros, stored))
     return State(
         params=params,
         target_params=jax.tree.map(jnp.copy, params),  # a buffer of its own: the runner donates states
@@ -245,7 +234,7 @@ def init(task: Task, key: Array) -> State:
         key=key,
         env_state=env_state,
         obs=obs,
-        buffer=Buffer(empty, zeros(jnp.int32), zeros(), zeros(bool), zeros(bool), jnp.copy(empty)),
+        buffer=tuple(jnp.zeros((size, x.shape[1]), x.dtype) for x in row),
         episode=new_episodes(num_envs),
         ring_return=jnp.zeros(RING),
         ring_length=jnp.zeros(RING),
@@ -292,7 +281,7 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     # layers (LAMB, Muon, masks) takes `unravel(gradient)`, `unravel(params)`, in `init` `params`; ravel its change.
     params, unravel = ravel_pytree(state.params)
     cycles_until_sync = partial(until_sync, task, make_optimizer(config, learning_rate), unravel)
-    (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))
+    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))
     state = replace(state, params=unravel(params), key=key)
     steps = jax.tree.map(lambda x: x.reshape(-1, num_envs), steps)
     learned = jax.tree.map(lambda x: x.reshape(cycles, *x.shape[2:]), learned)
@@ -317,7 +306,7 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
 def until_sync(task: Task, optimizer: Any, unravel: Any, carry: tuple[State, Array], x: tuple[Array, Cycle]) -> Any:
     """Cycles, then a sync of the target network if one is due."""
     config, (sync, cycles) = task.config, x
-    (state, params), (steps, learned) = jax.lax.scan(partial(one_cycle, task, optimizer, unravel), carry, cycles)
+    (state, params), (steps, learned) = scan(partial(one_cycle, task, optimizer, unravel), carry, cycles)
     old, new = ravel_pytree(state.target_params)[0], params
     mixed = jnp.where(config.tau == 1, new, config.tau * new + (1 - config.tau) * old)  # a copy to the last bit
     synced = jnp.where(sync, mixed, old)
@@ -329,17 +318,32 @@ def one_cycle(task: Task, optimizer: Any, unravel: Any, carry: tuple[State, Arra
     """`T` steps in each environment, then one gradient step. The newest parameters are `params`, not `state.params`."""
     state, params = carry
     state, steps, block = collect(task, state, unravel(params), cycle.epsilon, cycle.draws)
-    state = replace(state, buffer=write(state.buffer, block, cycle.row, task.config.num_envs))
+    state = replace(state, buffer=write(state.buffer, pack(block), cycle.row, task.config.num_envs))
     batch = sample(task, state.buffer, cycle.slots, state.obs)
     target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])
     gradient_of = jax.value_and_grad(lambda p: loss(unravel(p), task, batch, target), has_aux=True)
     (error, q), gradient = gradient_of(params)
     change, opt_state = optimizer.update(gradient, state.opt_state, params)
-    learned = Learned(q, target, error, *(jnp.sqrt(optax.tree.vdot(x, x)) for x in (gradient, change)))
+    learned = {"q": q, "target": target, "loss": error}
+    learned |= {k: jnp.sqrt(optax.tree.vdot(x, x)) for k, x in (("grad_norm", gradient), ("step_norm", change))}
     # Not `cond`: fused with the optimiser's step this costs nothing, and only the warm-up computes in vain.
     new = optax.apply_updates(params, change), opt_state
     params, opt_state = jax.tree.map(partial(jnp.where, cycle.learning), new, (params, state.opt_state))
     return (replace(state, opt_state=opt_state), params), (steps, learned)
+
+
+def scan(step: Callable[..., Any], carry: Any, xs: Any) -> Any:
+    """`jax.lax.scan`, what it keeps written as one array of floats: a GPU starts a kernel for each array, each turn."""
+    unravel: Any = None
+
+    def packed(carry: Any, x: Any) -> Any:
+        nonlocal unravel
+        carry, kept = step(carry, x)
+        row, unravel = ravel_pytree(kept)
+        return carry, row
+
+    carry, rows = jax.lax.scan(packed, carry, xs)
+    return carry, jax.vmap(unravel)(rows)
 
 
 def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -> tuple[State, Steps, Buffer]:
@@ -368,9 +372,7 @@ def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -
         final_obs, dtype = info["final_observation"], config.buffer_dtype  # what the step led to, before any reset
         unstorable = ~(storable(obs, dtype) & storable(final_obs, dtype))
         steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable)
-        encoded = partial(encode, buffer_dtype=dtype)
-        final_obs = encoded(final_obs)
-        block = Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)
+        block = Buffer(encode(obs, dtype), action, reward, terminated, truncated, encode(final_obs, dtype))
         episode = jax.tree.map(lambda new, x: jnp.where(ended, new, x), new_episodes(config.num_envs), episode)
         return (env_state, next_obs, episode), (steps, block)
 
@@ -380,7 +382,7 @@ def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -
     return replace(state, env_state=carry[0], obs=carry[1], episode=carry[2]), steps, block
 
 
-def write(buffer: Buffer, block: Buffer, row: Any, num_envs: int) -> Buffer:
+def write(buffer: tuple[Array, ...], block: tuple[Array, ...], row: Any, num_envs: int) -> tuple[Array, ...]:
     """Overwrite the rows from `row` on with those of `block`, which never run over the end."""
     return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, row * num_envs, 0), buffer, block)
 
@@ -388,9 +390,8 @@ def write(buffer: Buffer, block: Buffer, row: Any, num_envs: int) -> Buffer:
 def replay_indices(bits: Array, rows: Array, capacity: int, num_envs: int, n_step: int) -> Any:
     """Which slots to learn from: `[..., n]` consecutive steps of one environment, and the age `[...]` of the first.
 
-    Args:
-      bits: uint32 `[...]`, random: uniform, with replacement, over all stored steps but those of the newest n - 1 rows.
-      rows: written so far, `[...]` or broadcast to it; of these the last `capacity` are stored.
+    Random uint32 `bits` `[...]` draw them uniformly, with replacement, from all stored steps but those of the newest
+    n - 1 rows. Of the `rows` written so far, `[...]` or broadcast to it, the last `capacity` are stored.
     """
     stored = jnp.minimum(rows, capacity)
     starts = jnp.maximum(stored - (n_step - 1), 1) * num_envs  # the newest n - 1 rows have no whole return yet
@@ -400,25 +401,25 @@ def replay_indices(bits: Array, rows: Array, capacity: int, num_envs: int, n_ste
     return jnp.stack(slots, axis=-1), (rows - 1 - row) * num_envs
 
 
-def sample(task: Task, buffer: Buffer, index: Array, like: Array) -> Batch:
+def sample(task: Task, buffer: tuple[Array, ...], index: Array, like: Array) -> Batch:
     """The n-step transitions at slots `[B, n]` (Sutton & Barto 2018, section 7.1), observations like `like`.
 
     Where people go wrong: the sum of rewards stops at either ending, because the next slot belongs to another episode;
     yet only `terminated` cuts the bootstrap, and it is from what the last step summed led to, never from a reset.
     """
-    config, n = task.config, index.shape[1]
-    ended = (buffer.terminated | buffer.truncated)[index]
+    config, slots = task.config, index.T
+    steps = [unpack(buffer, slot) for slot in slots]
     reward, counted, discount = jnp.zeros(len(index)), jnp.ones(len(index), bool), jnp.ones(len(index))
-    last = index[:, 0]
-    for k in range(n):
-        reward += jnp.where(counted, discount * buffer.reward[index[:, k]], 0.0)
+    last = slots[0]
+    for slot, step in zip(slots, steps, strict=True):
+        reward += jnp.where(counted, discount * step.reward, 0.0)
         discount = jnp.where(counted, discount * config.gamma, discount)
-        last = jnp.where(counted, index[:, k], last)
-        counted &= ~ended[:, k]
-    discount = jnp.where(buffer.terminated[last], 0.0, discount)
-    obs, next_obs = buffer.obs[index[:, 0]], buffer.next_obs[last]
+        last = jnp.where(counted, slot, last)
+        counted &= ~(step.terminated | step.truncated)
+    end = unpack(buffer, last)
+    discount = jnp.where(end.terminated, 0.0, discount)
     decoded = partial(decode, buffer_dtype=config.buffer_dtype, like=like)
-    return Batch(decoded(obs), buffer.action[index[:, 0]], reward, discount, decoded(next_obs))
+    return Batch(decoded(steps[0].obs), steps[0].action, reward, discount, decoded(end.next_obs))
 
 
 def targets(task: Task, target_params: Any, params: Any, batch: Batch, epsilon: Any) -> Array:
@@ -523,14 +524,30 @@ def forward(task: Task, params: Any, obs: Array, **options: Any) -> Any:
     return task.network.apply(params, features(obs, task.obs_space), **options)
 
 
-# ---- Storage of observations -----------------------------------------------------------------------------------------
+# ---- Storage ---------------------------------------------------------------------------------------------------------
+def pack(x: Buffer) -> tuple[Array, ...]:
+    """Steps as one array of floats `[S, K]`, and one more for observations that are no floats.
+
+    A GPU starts a kernel for each array that is written or read; a TPU copies a narrow one, whole, to do either.
+    """
+    numbers = jnp.stack([x.action, x.reward, x.terminated, x.truncated], axis=1, dtype=jnp.float32)
+    both = jnp.concatenate([obs.reshape(len(obs), -1) for obs in (x.obs, x.next_obs)], axis=1)
+    return (jnp.concatenate([numbers, both], axis=1),) if both.dtype == jnp.float32 else (numbers, both)
+
+
+def unpack(buffer: tuple[Array, ...], slots: Any) -> Buffer:
+    """The steps in some slots, with flat observations."""
+    numbers, *others = (x[slots] for x in buffer)
+    action, reward, terminated, truncated = numbers[:, :4].T
+    obs, next_obs = jnp.split(others[0] if others else numbers[:, 4:], 2, axis=1)
+    return Buffer(obs, action.astype(jnp.int32), reward, terminated > 0, truncated > 0, next_obs)
+
+
 def encode(obs: Array, buffer_dtype: str) -> Array:
     """Observations `[B, ...]` as the replay buffer holds them; bits are packed eight to a byte."""
-    if buffer_dtype == "same":
-        return obs
-    if buffer_dtype == "uint8":
-        return obs.astype(jnp.uint8)
-    return jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)
+    if buffer_dtype == "bool":
+        return jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)
+    return obs.astype(jnp.uint8) if buffer_dtype == "uint8" else obs
 
 
 def decode(stored: Array, buffer_dtype: str, like: Array) -> Array:
@@ -549,7 +566,7 @@ def storable(obs: Array, buffer_dtype: str) -> Array:
 
 # ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------
 def diagnose(
-    task: Task, before: State, state: State, batch: Batch, epsilon: Any, steps: Steps, learned: Learned, learning: Array
+    task: Task, before: State, state: State, batch: Batch, epsilon: Any, steps: Steps, learned: Metrics, learning: Array
 ) -> dict[str, Any]:
     """What happened in this update, in scalars; some on `batch`, drawn at its end.
 
@@ -577,9 +594,9 @@ def diagnose(
         **summary("return", state.ring_return, finished),
         **summary("length", state.ring_length, finished),
         **summary("reward", steps.reward),
-        **summary("value", learned.q, learning[:, None]),
-        **summary("target", learned.target, learning[:, None]),
-        **summary("td_error", learned.target - learned.q, learning[:, None]),
+        **summary("value", learned["q"], learning[:, None]),
+        **summary("target", learned["target"], learning[:, None]),
+        **summary("td_error", learned["target"] - learned["q"], learning[:, None]),
         # In the warm-up the networks do not change, and the buffer may be empty of whole returns.
         **{name: jnp.where(gradient_steps > 0, x, jnp.nan) for name, x in on_batch.items()},
         "return_count": finished.sum(),
@@ -588,10 +605,10 @@ def diagnose(
         "action_entropy": entr(jax.nn.one_hot(steps.action, task.num_actions).mean(axis=(0, 1))).sum(),
         "unstorable_fraction": steps.unstorable.mean(dtype=jnp.float32),
         "gradient_steps": gradient_steps,
-        "td_loss": learned.loss.mean(where=learning),
-        "grad_norm": learned.grad_norm.mean(where=learning),
-        "update_ratio": learned.step_norm.mean(where=learning) / optax.tree.norm(before.params),
-        "nonfinite": ~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums])).all(),
+        "td_loss": learned["loss"].mean(where=learning),
+        "grad_norm": learned["grad_norm"].mean(where=learning),
+        "update_ratio": learned["step_norm"].mean(where=learning) / optax.tree.norm(before.params),
+        "nonfinite": ~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums.values()])).all(),
     }
 
 

@@ -5,7 +5,7 @@
     jax.jit(jax.vmap(ppo.train, in_axes=(None, 0)))(ppo.Config(), keys)        many seeds, from Python
 
 Expected: `rlref train ppo` ends on CartPole-v1 at an IQM of at least 499 over 32 seeds, as rlref's README shows.
-Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO, 126 lines; the loop is in `train`. To edit a copy: a
+Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO, 128 lines; the loop is in `train`. To edit a copy: a
 network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in `Config`. Every function is
 for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code so that each can be copied alone.
 Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `M` minibatches of an epoch, `A` actions,
@@ -101,7 +101,7 @@ class Rollout(NamedTuple):
     obs: Array
     action: Array  # as sampled: a Box action is clipped for the environment alone
     policy: Categorical | DiagonalGaussian  # the distribution that the action was drawn from
-    log_prob: Array
+    log_prob: Any  # added after the last step, for all at once
     reward: Array
     terminated: Array
     truncated: Array
@@ -258,16 +258,36 @@ def collect(task: Task, state: State, key: Array) -> tuple[State, Rollout]:
     def step(state: State, x: tuple[Array, Array]) -> tuple[State, Rollout]:
         noise, keys_env = x
         policy, _ = forward(task, state.params, state.obs_moments, state.obs)
+        policy = jax.lax.optimization_barrier(policy)  # else XLA computes it twice, to sample and to keep
         action = policy.sample(noise)
-        log_prob, sent = policy.log_prob(action), env_action(task, action)
+        sent = env_action(task, action)
         obs, env_state, reward, terminated, truncated, info = env_step(keys_env, state.env_state, sent, task.env_params)
         reward, final_obs, ended = reward.astype(jnp.float32), info["final_observation"], terminated | truncated
         total, length = state.episode_return + reward, state.episode_length + 1
-        kept = Rollout(state.obs, action, policy, log_prob, reward, terminated, truncated, final_obs, total, length)
+        kept = Rollout(state.obs, action, policy, None, reward, terminated, truncated, final_obs, total, length)
         total, length = jnp.where(ended, 0.0, total), jnp.where(ended, 0, length)
         return replace(state, env_state=env_state, obs=obs, episode_return=total, episode_length=length), kept
 
-    return jax.lax.scan(step, state, (noise, jax.random.split(key_env, shape)))
+    state, rollout = scan(step, state, (noise, jax.random.split(key_env, shape)))
+    return state, rollout._replace(log_prob=rollout.policy.log_prob(rollout.action))
+
+
+def scan(step: Callable[..., Any], carry: Any, xs: Any) -> Any:
+    """`jax.lax.scan`, what it keeps written as one array of floats: a GPU starts a kernel for each array, each turn.
+
+    Images of bytes stay as they are, for they would take four times the memory.
+    """
+    unravel: Any = None
+
+    def packed(carry: Any, x: Any) -> Any:
+        nonlocal unravel
+        carry, kept = step(carry, x)
+        small = all(x.dtype == jnp.float32 or x.size <= 1024 for x in jax.tree.leaves(kept))
+        row, unravel = ravel_pytree(kept) if small else (kept, lambda x: x)
+        return carry, row
+
+    carry, rows = jax.lax.scan(packed, carry, xs)
+    return carry, jax.vmap(unravel)(rows)
 
 
 def env_action(task: Task, action: Array) -> Array:
@@ -296,7 +316,7 @@ def gae(reward: Array, value: Array, next_value: Array, terminated: Array, trunc
         advantage = x[0] + x[1] * advantage
         return advantage, advantage
 
-    return jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, trace), reverse=True)[1]
+    return jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, trace), reverse=True, unroll=8)[1]
 
 
 def minibatch_indices(key: Array, epochs: int, batch_size: int, num_minibatches: int) -> Array:
@@ -328,7 +348,7 @@ def learn(task: Task, state: State, batch: Batch, indices: Array, learning_rate:
         return (*new, going), aux
 
     def epoch(carry: tuple[Any, ...], indices: Array) -> tuple[tuple[Any, ...], Metrics]:
-        (params, opt_state, going), aux = jax.lax.scan(minibatch_step, carry, indices)
+        (params, opt_state, going), aux = scan(minibatch_step, carry, indices)
         if target_kl is not None:
             going &= aux["approx_kl"].mean() <= target_kl
         return (params, opt_state, going), aux
@@ -365,7 +385,7 @@ def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> 
     }
 
 
-# ---- Policies and network --------------------------------------------------------------------------------------------
+# ---- Policies, network and normalisation -----------------------------------------------------------------------------
 @flax.struct.dataclass
 class Categorical:
     """Policy over a Discrete space; `log_probs` `[..., A]` are normalised."""
@@ -447,9 +467,13 @@ class Network(nn.Module):
 
 
 def orthogonal(scale: float) -> Callable[..., Array]:
-    """Orthogonal initialisation (37 details, core 2), a loop over seeds: batched QR deadlocks where cores are few."""
-    init = nn.initializers.orthogonal(scale)
-    return lambda key, shape, dtype: jax.custom_batching.sequential_vmap(lambda k: init(k, shape, dtype))(key)
+    """Orthogonal initialisation (37 details, core 2); on a CPU a loop over seeds: batched QR deadlocks on few cores."""
+
+    def init(key: Array, shape: Any, dtype: Any) -> Array:
+        alone = partial(nn.initializers.orthogonal(scale), shape=shape, dtype=dtype)
+        return jax.lax.platform_dependent(key, cpu=jax.custom_batching.sequential_vmap(alone), default=alone)
+
+    return init
 
 
 def patches(x: Array, kernel: int, stride: int) -> Array:
@@ -481,7 +505,6 @@ def forward(task: Task, params: Any, obs_moments: Moments | None, obs: Array, **
     return task.network.apply(params, x, task.config.init_log_std, **options)
 
 
-# ---- Normalisation ---------------------------------------------------------------------------------------------------
 @flax.struct.dataclass
 class Moments:
     """Mean and variance of all data seen so far."""
@@ -514,7 +537,7 @@ def discounted_returns(start: Any, reward: Array, ended: Array, gamma: Any) -> t
         total = gamma * carry + x[0]
         return jnp.where(x[1], 0.0, total), total
 
-    return jax.lax.scan(step, start, (reward, ended))
+    return jax.lax.scan(step, start, (reward, ended), unroll=8)
 
 
 def reward_scale(moments: Moments) -> Array:
@@ -551,8 +574,7 @@ def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) 
         "gradient_steps": applied.sum(),
         "gradient_noise_scale": gradient_noise_scale(state.opt_state, part.value.size),
         "dormant_fraction": dormant_fraction(hidden),
-        # Every step's losses, gradient and change of parameters are in `means`: one bad number anywhere shows. The
-        # reward's moments are looked at as well: one infinite reward would turn its scaling off, and go unseen.
+        # `means` are over all steps: one bad number shows. One infinite reward turns scaling off: hence its moments.
         "nonfinite": ~jnp.isfinite(jnp.stack([*means.values(), *jax.tree.leaves(state.return_moments)])).all(),
     }
 

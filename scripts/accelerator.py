@@ -1,22 +1,22 @@
 """What can be known of rlref on GPUs and TPUs without one: `python scripts/accelerator.py [NAME ...]`.
 
-XLA compiles for devices that are not there. This compiles the programs that `rlref train` runs, for an H100, an A100 and
-a TPU v5e, four of them side by side, and counts in what comes out:
+XLA compiles for devices that are not there. This compiles the programs that `rlref train` runs, for an H100, an A100
+and a TPU v5e, four of them side by side, and counts in what comes out:
 
-    launches     operations that the device starts one by one, in an update and in the loops inside it. What a library
-                 starts inside one of them (cuBLAS, cuSOLVER) is not seen
-    memory       bytes of a seed by XLA's own account, against rlref's plan; and how many seeds that leaves room for
-    collectives  what devices would have to say to each other: must be 0
-    copies       of more than 1 MB inside loops
+    launches     operations that the device starts one by one, in an update and in each turn of the loops inside it.
+                 Not what a library such as cuSOLVER starts by itself inside one of them
+    memory       bytes of a seed by XLA's own account, against rlref's plan; and the seeds that leaves room for
+    collectives  what devices would have to say to each other
+    copies       of more than 1 MB in loops inside an update
 
-It knows nothing of time, and of numerics. NAME is a device (h100, a100, v5e), an agent, or both as in h100/ppo; without
-one, all are compiled, in about an hour and a half on two cores. Each kind of device has an environment of its own, made
-on first use (1.7 GB for GPUs, 0.7 GB for TPUs). Results go to scripts/results/accelerator.json, their tables to
-accelerator.md. Exit code 1 if there is a collective, a copy of a replay buffer inside a loop, or if a seed takes more
-than 1.25 times its plan.
+It knows nothing of time, and of numerics. NAME is a device (h100, a100, v5e), an agent, or both, as in h100/ppo;
+without one all are compiled, in about an hour on two cores. Each kind of device has an environment of its own, made on
+first use (1.7 GB for GPUs, 0.7 GB for TPUs). Results go to scripts/results/accelerator.json, their tables to
+accelerator.md. Exit code 1 if there is a collective, a copy of a replay buffer in a loop, or if from 512 seeds on a seed
+takes more than 1.25 times its plan.
 
-    --agents FOLDER    the agents' files of another commit: for comparing, with --out
-    --out FILE         write the results there (JSON alone), not to scripts/results
+    --before COMMIT    the agents' files as they were at that commit, for comparing: the same programs around them
+    --fit              instead, what `rlref train` does where XLA finds that a plan does not fit: on the v5e
 """
 
 import argparse
@@ -24,12 +24,13 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,13 +38,15 @@ from typing import Any, NamedTuple
 import page
 
 RESULTS = page.ROOT / "scripts" / "results" / "accelerator.json"
-DEVICES_SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 4  # devices
 LIMIT = 3000  # seconds that one process may take
 PLAN_FACTOR = 1.25  # what a seed may take of its plan
 LARGE = 1_000_000  # bytes of a copy that is counted
 
-GPU_PACKAGES = ["jax-cuda13-plugin=={jaxlib}", "nvidia-cuda-nvcc", "nvidia-nvvm"]
-TPU_PACKAGES = ["libtpu==0.0.42.*"]
+PACKAGES = {
+    "cuda": [f"jax-cuda13-plugin=={version('jaxlib')}", "nvidia-cuda-nvcc", "nvidia-nvvm"],
+    "tpu": ["libtpu==0.0.42.*"],
+}
 TPU_VARIABLES = {  # of four chips that are not there; the last one lets two processes compile at a time
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -88,6 +91,8 @@ DEVICES = {
 }
 CASES = [("CartPole-v1", 8), ("CartPole-v1", 512), ("CartPole-v1", 4096), ("Breakout-MinAtar", 512)]
 AGENTS = ("ppo", "dqn", "cem")
+FIT = "v5e/dqn/Breakout-MinAtar/720"
+MEMORY_SHARE = 0.8  # of a device's memory, as in rlref/runs/plan.py, which needs jax
 
 
 # ---- Reading a compiled program --------------------------------------------------------------------------------------
@@ -118,7 +123,7 @@ class Operation(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Operations that are started: once, and in each turn of a loop whose turns are not known, from the outermost in."""
+    """Operations that are started: once, and in a turn of loops whose turns are not known, from the outermost in."""
 
     once: float
     per_turn: tuple[float, ...] = ()
@@ -150,8 +155,14 @@ class Program:
         if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return int(known[1])
         # XLA for TPUs does not say so: a count from 0 by 1 to a constant.
-        *rest, last = [op for op in self.computations[loop.called("condition")[0]] if op.opcode not in FREE - {"constant"}]
-        if last.opcode == "compare" and "direction=LT" in last.attributes and [op.opcode for op in rest] == ["constant"]:
+        *rest, last = [
+            op for op in self.computations[loop.called("condition")[0]] if op.opcode not in FREE - {"constant"}
+        ]
+        if (
+            last.opcode == "compare"
+            and "direction=LT" in last.attributes
+            and [op.opcode for op in rest] == ["constant"]
+        ):
             return int(rest[0].attributes.partition(")")[0])
         return None
 
@@ -159,45 +170,48 @@ class Program:
         """What running a computation starts: by default the whole program."""
         once, per_turn = 0.0, [0.0]
         for op in self.computations[computation or self.entry]:
-            inner = []
+            inner: list[float] = []
             if op.opcode == "while":
                 body, condition = (self.launches(op.called(kind)[0]) for kind in ("body", "condition"))
-                if self.turns(op) is None:
-                    own = body.once + condition.once
-                    inner, counts = [own, *body.per_turn], 0.0
+                if (turns := self.turns(op)) is None:
+                    counts, inner = 0.0, [body.once + condition.once, *body.per_turn]
                 else:
-                    counts, inner = self.turns(op) * body.once, [self.turns(op) * x for x in body.per_turn]
+                    counts, inner = turns * body.once, [turns * x for x in body.per_turn]
             elif op.opcode == "conditional":
-                branches = [self.launches(name) for name in op.called("branch_computations", "true_computation", "false_computation")]
-                counts = 1 + max(branch.once for branch in branches)
+                kinds = "branch_computations", "true_computation", "false_computation"
+                counts = 1 + max(self.launches(name).once for name in op.called(*kinds))
             elif op.opcode == "call":
                 called = self.launches(op.called("to_apply")[0])
                 counts, inner = called.once, list(called.per_turn)
             else:
-                counts = op.opcode not in FREE and not op.opcode.endswith("-done")
+                counts = float(op.opcode not in FREE and not op.opcode.endswith("-done"))
             once += counts
             for depth, x in enumerate(inner):
                 per_turn += [0.0] * (depth + 1 - len(per_turn))
-                per_turn[depth] = max(per_turn[depth], x) if depth else per_turn[0] + x
+                per_turn[depth] += x
         return Cost(once, tuple(per_turn) if any(per_turn) else ())
 
     def body_of_update(self) -> str:
         """The loop over updates: the outermost whose turns are not known."""
-        loops = [op for op in self.operations(self.entry, ("to_apply",)) if op.opcode == "while" and self.turns(op) is None]
+        loops = [
+            op for op in self.operations(self.entry, ("to_apply",)) if op.opcode == "while" and self.turns(op) is None
+        ]
         return loops[0].called("body")[0]
 
     def loops(self, computation: str) -> list[tuple[int | None, float]]:
-        """Turns and launches a turn of the innermost loops of a computation that start most, in their order."""
+        """Turns, and launches of a turn, of all loops inside a computation; without what is in loops inside these."""
         found = []
         for op in self.operations(computation, ("body", "to_apply")):
             if op.opcode == "while":
-                body = op.called("body")[0]
-                own = self.launches(body).once + (self.launches(op.called("condition")[0]).once if self.turns(op) is None else 0)
-                found.append((self.turns(op), own))
+                body = self.computations[op.called("body")[0]]
+                free = FREE | {"while"}
+                found.append(
+                    (self.turns(op), float(sum(x.opcode not in free and x.opcode[-5:] != "-done" for x in body)))
+                )
         return found
 
     def copies(self, computation: str) -> Counter[str]:
-        """Shapes of copies of more than `LARGE` bytes in loops inside a computation, with how often a turn of it does."""
+        """Shapes of copies of more than `LARGE` bytes in loops inside a computation, and how many it makes."""
         found: Counter[str] = Counter()
         for op in self.computations[computation]:
             if op.opcode == "while":
@@ -214,8 +228,228 @@ class Program:
     def is_copy(self, computation: str) -> bool:
         """Whether a fusion does nothing but lay out its operand anew."""
         opcodes = {op.opcode for op in self.computations[computation]}
-        return bool(opcodes & {"copy", "transpose"}) and opcodes <= {"parameter", "copy", "transpose", "bitcast", "reshape"}
+        return bool(opcodes & {"copy", "transpose"}) and opcodes <= {
+            "parameter",
+            "copy",
+            "transpose",
+            "bitcast",
+            "reshape",
+        }
 
-    @cached_property
+    @property
     def collectives(self) -> int:
         return sum(bool(COLLECTIVE.match(op.opcode)) for ops in self.computations.values() for op in ops)
+
+
+# ---- Compiling: in the environment of a kind of device ---------------------------------------------------------------
+def devices_of(device: Device) -> list[Any]:
+    """Four devices that are not there."""
+    from jax.experimental import topologies
+
+    if device.platform == "cuda":
+        target = {"target_config": device.target, "topology": f"1x1x{SIDE_BY_SIDE}"}
+    else:
+        target = {"topology_name": device.target}
+    return list(topologies.get_topology_desc(platform=device.platform, **target).devices)
+
+
+def job_and_plan(device: str, agent: str, env_id: str, seeds: int, folder: str = "") -> tuple[Any, Any]:
+    """The job of training with this many seeds on each of four devices, and how it is laid out on them.
+
+    CartPole with the agent's own defaults, other environments as `rlref train` starts from. `folder` holds the agents'
+    files; '' for rlref's.
+    """
+    import dataclasses
+
+    import jax
+    import numpy as np
+
+    from rlref import tuned
+    from rlref.contract import load_agent
+    from rlref.envs.ids import make_env
+    from rlref.runs.job import Job
+    from rlref.runs.plan import Plan
+
+    module = load_agent(f"{folder}/{agent}.py" if folder else agent)
+    settings = {} if env_id == "CartPole-v1" else dataclasses.asdict(tuned.config(agent, env_id))
+    rows = SIDE_BY_SIDE * seeds
+    job = Job(module, module.Config(**settings), *make_env(env_id), list(range(rows)), 0, 1, False)
+    axis = (jax.sharding.AxisType.Auto,)
+    mesh = jax.sharding.Mesh(np.array(devices_of(DEVICES[device])), ("seed",), axis_types=axis)
+    return job, Plan(mesh, rows, rows)
+
+
+def worker_look(device: str, agent: str, env_id: str, seeds: str, folder: str = "") -> dict[str, Any]:
+    """What the compiled programs of a case show."""
+    import jax
+
+    from rlref.runs.plan import job_bytes
+    from rlref.runs.programs import device_bytes, lower_programs
+
+    job, plan = job_and_plan(device, agent, env_id, int(seeds), folder)
+    compiled = {name: lowered.compile() for name, lowered in lower_programs(job, plan)}
+    programs = {name: Program(x.as_text()) for name, x in compiled.items()}
+    chunk = programs["chunk"]
+    update = chunk.body_of_update()
+    cost, copies = chunk.launches(update), chunk.copies(update)
+    buffer = jax.tree.leaves(getattr(job.row.state, "buffer", ()))
+    shapes = {f"[{','.join(map(str, (int(seeds), *x.shape)))}]" for x in buffer}
+    # The loop over environment steps starts most. CEM's takes several in a turn, if it is not asked after each.
+    turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or math.inf) * x[1])
+    steps = 1.0
+    if agent == "cem" and turns and (most := getattr(job.module, "BLOCK", 0)):
+        length = job.env_params.max_steps_in_episode
+        steps = max(n for n in range(1, most + 1) if length % n == 0) / turns
+    return {
+        "launches": cost.once,
+        "launches_in_turns": cost.per_turn,
+        "per_step": in_a_turn / steps,
+        "loops": chunk.loops(update),
+        "init": programs["init"].launches().once,
+        "bytes": max(map(device_bytes, compiled.values())) / int(seeds),
+        "plan": job_bytes(job, False, plan.mesh),
+        "collectives": sum(program.collectives for program in programs.values()),
+        "copies": copies,
+        "buffer_copies": sum(n for shape, n in copies.items() if any(x in shape for x in shapes)),
+    }
+
+
+def worker_fit(device: str, agent: str, env_id: str, seeds: str) -> dict[str, Any]:
+    """The groups that a training of so many seeds on ONE device comes to, begun with all of them at once."""
+    import jax
+
+    from rlref.runs.display import Silent
+    from rlref.runs.plan import MEMORY_SHARE, Plan
+    from rlref.runs.programs import compile_to_fit
+
+    class Said(Silent):
+        lines: list[str] = []  # noqa: RUF012 - one object
+
+        def say(self, text: str) -> None:
+            self.lines.append(text)
+
+    job, plan = job_and_plan(device, agent, env_id, int(seeds))
+    axis, one = (jax.sharding.AxisType.Auto,), plan.mesh.devices[:1]
+    rows = int(seeds)
+    job = type(job)(job.module, job.config, job.env, job.env_params, list(range(rows)), 0, 1, False)
+    alone = Plan(jax.sharding.Mesh(one, ("seed",), axis_types=axis), rows, rows, MEMORY_SHARE * DEVICES[device].memory)
+    programs, fitted = compile_to_fit(job, alone, Said())
+    return {"rows": fitted.rows, "bytes": programs.bytes, "said": Said.lines}
+
+
+# ---- The script ------------------------------------------------------------------------------------------------------
+def python_for(platform: str) -> Path:
+    """The Python of an environment with rlref's own versions and what compiles for `platform`; made on first use."""
+    folder = page.ROOT / f".venv-{platform}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print(f"making {folder.name}", flush=True)
+        venv.create(folder, with_pip=True)
+        packages = ["-c", "constraints.txt", "-e", ".", *PACKAGES[platform]]
+        try:
+            pip = [str(python), "-m", "pip", "install", "-q", *packages]
+            subprocess.run(pip, check=True, timeout=1800, cwd=page.ROOT)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    return python
+
+
+def ask(what: str, device: str, *arguments: Any) -> dict[str, Any]:
+    """What a worker returns, in a process of its own."""
+    platform = DEVICES[device].platform
+    python, script = python_for(platform), str(Path(__file__).resolve())
+    variables = os.environ | {"JAX_PLATFORMS": "cpu"} | (TPU_VARIABLES if platform == "tpu" else {})
+    command = [str(python), script, "--worker", what, device, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or ["it was killed"])[-1][:500]}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def wrong(row: dict[str, Any], seeds: int) -> list[str]:
+    """What of a case must not be."""
+    if "error" in row:
+        return [row["error"]]
+    found = []
+    if row["collectives"]:
+        found.append(f"{row['collectives']} collectives")
+    if row["buffer_copies"]:
+        found.append(f"{row['buffer_copies']} copies of the replay buffer in an update")
+    if seeds >= 512 and row["bytes"] > PLAN_FACTOR * row["plan"]:
+        found.append(f"{row['bytes'] / row['plan']:.2f} x the planned memory")
+    return found
+
+
+def table(results: dict[str, Any], when: str) -> str:
+    lines = [
+        f"| {when} | seeds | launches of an update | of an environment step | init | kB a seed | of plan | seeds that fit "
+        "| collectives | copies above 1 MB | of the buffer |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in results.items():
+        device, agent, env_id, seeds = name.split("/")
+        what = f"| {DEVICES[device].name}, {agent.upper()}, {env_id} | {seeds} | "
+        if "error" in row:
+            lines.append(f"{what}{row['error'].replace('|', ' ')} |||||||||")
+            continue
+        inside = "".join(f" + ? x {n:,.0f}" for n in row["launches_in_turns"])
+        fit = int(MEMORY_SHARE * DEVICES[device].memory / row["bytes"])
+        lines.append(
+            f"{what}{row['launches']:,.0f}{inside} | {row['per_step']:.3g} | {row['init']:,.0f} | {row['bytes'] / 1000:,.0f} | "
+            f"{row['bytes'] / row['plan']:.2f} | {fit:,} | {row['collectives']} | {sum(row['copies'].values()):,} | "
+            f"{row['buffer_copies']:,} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def agents_of(commit: str, folder: str) -> None:
+    """Write the agents' files of a commit to a folder."""
+    for agent in AGENTS:
+        show = ["git", "-C", str(page.ROOT), "show", f"{commit}:rlref/{agent}.py"]
+        (Path(folder) / f"{agent}.py").write_bytes(subprocess.run(show, check=True, capture_output=True).stdout)
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--worker"]:
+        print(json.dumps({"look": worker_look, "fit": worker_fit}[sys.argv[2]](*sys.argv[3:])))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a device, an agent, or both as in h100/ppo")
+    parser.add_argument("--before", metavar="COMMIT", help="the agents' files as they were at that commit")
+    parser.add_argument("--fit", action="store_true", help="what 720 seeds of DQN on Breakout come to on a TPU v5e")
+    options = parser.parse_args()
+    every = [f"{device}/{agent}/{env_id}/{seeds}" for device in DEVICES for agent in AGENTS for env_id, seeds in CASES]
+    chosen = [
+        x for x in every if not options.names or any(set(n.split("/")) <= set(x.split("/")) for n in options.names)
+    ]
+    if not chosen:
+        parser.error(f"there are the devices {', '.join(DEVICES)} and the agents {', '.join(AGENTS)}")
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if options.fit:
+        results["fit"] = {FIT: ask("fit", *FIT.split("/"))}
+        print(json.dumps(results["fit"], indent=1))
+    for device in {x.split("/")[0] for x in chosen}:
+        python_for(DEVICES[device].platform)
+    when = "before" if options.before else "now"
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        if options.before:
+            agents_of(options.before, folder)
+        files = [folder] if options.before else []
+        found = pool.map(lambda name: ask("look", *name.split("/"), *files), [] if options.fit else chosen)
+        for name, row in zip(chosen, found, strict=False):
+            results[when] = {x: y for x in every if (y := ({**results.get(when, {}), name: row}).get(x))}
+            faults = wrong(row, int(name.split("/")[3]))
+            bad += bool(faults)
+            print(f"{name}: {row.get('launches', 0):,.0f} launches{''.join(f'; {x}' for x in faults)}", flush=True)
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    for part in ("before", "now"):
+        if part in results:
+            page.put(RESULTS.with_suffix(".md"), part, table(results[part], part))
+    return int(bad > 0 and not options.before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

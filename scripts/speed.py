@@ -77,9 +77,9 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
                 self.first = time.time() - psutil.Process().create_time()
 
     if layout == "whole":
-        programs.rows_at_once = lambda job, rows, mesh: rows
+        programs.rows_at_once = lambda job, rows, mesh=None: rows
     if layout == "optimised":
-        compiling.options = lambda level: None
+        compiling.options = lambda level, mesh=None: None
     watch = Watch()
     config = config_of_length(agent, int(total_timesteps))
     run = rlref.train(agent, config, num_seeds=int(num_seeds), display=watch)

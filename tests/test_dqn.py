@@ -131,9 +131,20 @@ def tagged():
     return tagged
 
 
+def memory(state):
+    """The steps in the replay buffer, `[40, ...]`, or `[seeds, 40, ...]`."""
+    everything = partial(dqn.unpack, slots=slice(None))
+    return (jax.vmap(everything) if state.buffer[0].ndim == 3 else everything)(state.buffer)
+
+
+def with_rewards(state, reward):
+    """`state` with this reward in all slots."""
+    return state.replace(buffer=dqn.pack(memory(state).replace(reward=jnp.full(40, reward))))
+
+
 def stored(state, buffer_dtype="same", written=20):
     """The buffer's rows, `[written, 2, ...]` of each field; an observation as the episode's number and the time."""
-    rows = {x.name: np.array(getattr(state.buffer, x.name)) for x in dataclasses.fields(state.buffer)}
+    rows = {x.name: np.array(getattr(memory(state), x.name)) for x in dataclasses.fields(dqn.Buffer)}
     rows = {name: x.reshape(20, 2, *x.shape[1:])[:written] for name, x in rows.items()}
     for name in ("obs", "next_obs"):
         bits = rows[name]
@@ -148,8 +159,8 @@ def stored(state, buffer_dtype="same", written=20):
 )
 def test_every_transition_is_stored_whole(tagged, buffer_dtype, dtype, size):
     for written, state in zip((8, 16, 20, 20, 20), tagged(buffer_dtype)[1:], strict=True):
-        assert state.buffer.obs.shape == state.buffer.next_obs.shape == (40, size)
-        assert state.buffer.obs.dtype == state.buffer.next_obs.dtype == dtype
+        *_, observations = state.buffer
+        assert (observations.dtype, observations.shape) == (dtype, (40, 2 * size + (4 if dtype == "float32" else 0)))
         rows = stored(state, buffer_dtype, written)
         (tag, time), (next_tag, next_time) = rows["obs"], rows["next_obs"]
         # The final observation is of the same episode, one step on: a reset would show another number, and time 0.
@@ -197,11 +208,26 @@ def test_training_does_not_depend_on_how_observations_are_stored(tagged):
 
 def test_write_overwrites_its_rows_alone():
     def rows(x):
-        return dqn.Buffer(*jnp.array(x) * jnp.ones((6, 1), jnp.int32))
+        return jnp.array(x)[:, None], jnp.array(x)[:, None] * jnp.ones((1, 3), jnp.uint8)
 
     got = dqn.write(rows([1, 2, 3, 4, 5, 6]), rows([7, 8]), jnp.int32(1), 2)
-    np.testing.assert_array_equal(got.reward, [1, 2, 7, 8, 5, 6])
-    np.testing.assert_array_equal(got.next_obs, [1, 2, 7, 8, 5, 6])
+    np.testing.assert_array_equal(got[0][:, 0], [1, 2, 7, 8, 5, 6])
+    np.testing.assert_array_equal(got[1][:, 2], [1, 2, 7, 8, 5, 6])
+
+
+@pytest.mark.parametrize(("dtype", "arrays"), [("float32", 1), ("uint8", 2), ("int32", 2)])
+def test_what_is_packed_comes_back(dtype, arrays):
+    rng = np.random.default_rng(0)
+    obs, next_obs = rng.integers(0, 200, (2, 6, 3, 5)).astype(dtype)
+    terminated, truncated = rng.random((2, 6)) < 0.5
+    steps = dqn.Buffer(obs, np.arange(6), rng.normal(size=6).astype("float32"), terminated, truncated, next_obs)
+    packed = dqn.pack(jax.tree.map(jnp.array, steps))
+    assert len(packed) == arrays
+    got = dqn.unpack(packed, jnp.array([4, 0]))
+    for field in dataclasses.fields(steps):
+        want, x = getattr(steps, field.name)[[4, 0]], getattr(got, field.name)
+        np.testing.assert_array_equal(x, want.reshape(x.shape))
+        assert x.dtype == ("int32" if field.name == "action" else want.dtype)
 
 
 # The replay buffer: what is drawn.
@@ -259,7 +285,8 @@ def test_samples_equal_a_naive_loop(n_step):
     task = task_of(dqn.make(SMALL.replace(n_step=n_step, gamma=gamma), CLOCK))
     buffer = random_buffer(rows, num_envs)
     index = [[(row + k) % rows * num_envs + env for k in range(n_step)] for row in range(rows) for env in (0, 1)]
-    batch = dqn.sample(task, jax.tree.map(jnp.array, buffer), jnp.array(index), jnp.zeros((5, 2)))
+    packed = dqn.pack(jax.tree.map(jnp.array, buffer))
+    batch = dqn.sample(task, packed, jnp.array(index), jnp.zeros((5, 2)))
     assert set(zip(buffer.terminated.tolist(), buffer.truncated.tolist(), strict=True)) == FLAGS
     for i, path in enumerate(index):
         total = 0.0
@@ -290,7 +317,7 @@ def test_a_three_step_return_by_hand(terminated, truncated, reward, discount, la
     obs = jnp.array([[10.0, 10], [20, 20], [30, 30]])
     ends = (jnp.array(x, bool) for x in (terminated, truncated))
     buffer = dqn.Buffer(obs, jnp.array([1, 0, 0]), jnp.array([4.0, 2, 1]), *ends, obs + 1)
-    batch = dqn.sample(task, buffer, jnp.array([[0, 1, 2]]), jnp.zeros((1, 2)))
+    batch = dqn.sample(task, dqn.pack(buffer), jnp.array([[0, 1, 2]]), jnp.zeros((1, 2)))
     assert (batch.action[0], batch.reward[0], batch.discount[0]) == (1, reward, discount)
     assert (batch.obs[0, 0], batch.next_obs[0, 0]) == (10, 10 * (last + 1) + 1)
 
@@ -299,7 +326,7 @@ def test_a_three_step_return_by_hand(terminated, truncated, reward, discount, la
 def test_nothing_is_learned_from_slots_not_yet_written():
     for config in (SMALL, RICH):
         state = begin(config)
-        state = state.replace(buffer=state.buffer.replace(reward=jnp.full(40, jnp.nan)))
+        state = with_rewards(state, jnp.nan)
         _, diagnostics = run(config, state, range(4), terminate_at=5)
         assert [d["nonfinite"] for d in diagnostics] == [0, 0, 0, 0]
 
@@ -524,7 +551,7 @@ def test_entropy_of_three_actions():
 def test_without_epsilon_actions_are_greedy(best):
     config = fixed(SMALL, 0.0, learning_rate=0.0)
     (_, state), (d,) = run(config, begin(config, q=(1.0 - best, best)))
-    np.testing.assert_array_equal(state.buffer.action[:16], [best] * 16)
+    np.testing.assert_array_equal(memory(state).action[:16], [best] * 16)
     assert d["action_entropy"] == 0
 
 
@@ -532,7 +559,7 @@ def test_action_entropy_is_that_of_the_actions_of_this_update():
     config = fixed(SMALL, 0.5, learning_rate=0.0)
     states, diagnostics = run(config, begin(config, q=(0.0, 1.0)), range(2))
     for i, d in enumerate(diagnostics):
-        share = np.bincount(states[i + 1].buffer.action[16 * i : 16 * i + 16], minlength=2) / 16
+        share = np.bincount(memory(states[i + 1]).action[16 * i : 16 * i + 16], minlength=2) / 16
         assert 0 < share[0] < 0.5
         assert d["action_entropy"] == pytest.approx(scipy.stats.entropy(share), rel=1e-5)
 
@@ -571,7 +598,7 @@ def test_states_can_be_donated(seeds):
 
 
 def test_actions_are_uniform_while_epsilon_is_1(seeds):
-    action = np.array(seeds[5].buffer.action[:, :2])  # the first step of both environments
+    action = np.array(memory(seeds[5]).action[:, :2])  # the first step of both environments
     low, high = scipy.stats.binom.interval(1 - 1e-4, 100, 0.5)
     assert low <= action.sum() <= high
 
@@ -589,7 +616,7 @@ def greedy_share(config, state, buffer, first, steps):
 
 def test_actions_become_greedy_as_epsilon_falls(seeds):
     config, _, _, before, _, after, *_ = seeds
-    share = greedy_share(config, before, after.buffer, 0, 8)  # nothing is learned before the last is taken
+    share = greedy_share(config, before, memory(after), 0, 8)  # nothing is learned before the last is taken
     for t in range(8):
         low, high = scipy.stats.binom.interval(1 - 1e-4, 100, 1 - (1 - t / 8) / 2)
         assert low <= 100 * share[t] <= high
@@ -597,7 +624,7 @@ def test_actions_become_greedy_as_epsilon_falls(seeds):
 
 def test_actions_are_greedy_once_epsilon_is_0(seeds):
     config, _, _, _, _, after, _, later, _ = seeds
-    share = greedy_share(config, after, later.buffer, 8, 2)  # up to the first gradient step of the second update
+    share = greedy_share(config, after, memory(later), 8, 2)  # up to the first gradient step of the second update
     np.testing.assert_array_equal(share, 1)
 
 
@@ -618,8 +645,8 @@ def test_seeds_differ_in_parameters_environments_actions_and_samples(seeds):
     for what in (before.params, before.env_state.time, after.params):
         rows = np.concatenate([np.array(x).reshape(50, -1) for x in jax.tree.leaves(what)], axis=1)
         assert len(np.unique(rows, axis=0)) > 30
-    assert len(np.unique(after.buffer.action[:, :2], axis=0)) == 4
-    assert len(np.unique(after.buffer.action[:, :16], axis=0)) > 45
+    assert len(np.unique(memory(after).action[:, :2], axis=0)) == 4
+    assert len(np.unique(memory(after).action[:, :16], axis=0)) > 45
     assert len(np.unique(diagnostics["sample_age"])) > 20
 
 
@@ -628,7 +655,7 @@ def test_a_rerun_is_bitwise_equal(seeds):
 
 
 def test_environments_of_a_seed_differ(seeds):
-    action = np.array(seeds[5].buffer.action[:, :16]).reshape(50, 8, 2)
+    action = np.array(memory(seeds[5]).action[:, :16]).reshape(50, 8, 2)
     same = (action[..., 0] == action[..., 1])[:, :4].mean()
     assert 0.4 < same < 0.8
 
@@ -646,7 +673,7 @@ def test_learning_rate_falls_linearly_to_zero(step, share, gradient_steps):
     # Beyond 1 the Huber loss's gradient for the state's value is constant, and Adam's step the learning rate.
     config = RICH.replace(learning_rate=0.01, gamma=0.0)
     state = begin(config, q=(0.0, 0.0))
-    state = state.replace(buffer=state.buffer.replace(reward=jnp.full(40, 1000.0)))
+    state = with_rewards(state, 1000.0)
     (_, after), (d,) = run(config, state, [step], rewards=1000 * ONES)
     assert d["learning_rate"] == pytest.approx(0.01 * share, rel=1e-5)
     assert d["gradient_steps"] == gradient_steps
@@ -972,7 +999,7 @@ def test_without_learning_there_is_no_churn_and_no_kl():
 def test_overestimation_equals_a_loop_over_episodes(ending):
     config = fixed(SMALL, 0.5, learning_rate=0.0, gamma=0.9)
     states, diagnostics = run(config, begin(config, [0, 3]), range(2), **dict.fromkeys(ending, 6))
-    action = np.array(states[2].buffer.action[:32]).reshape(16, 2)
+    action = np.array(memory(states[2]).action[:32]).reshape(16, 2)
     _, q = look(config, states[0], toy_envs.clock_obs(np.arange(6)).astype(np.float32))
     found = [], []
     for env, time in enumerate((0, 3)):

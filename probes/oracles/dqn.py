@@ -140,7 +140,8 @@ def sampled_returns(module: ModuleType) -> None:
     floats = (jnp.asarray(x, jnp.float32) for x in (obs, reward, next_obs))
     stored_obs, stored_reward, stored_next = floats
     ends = jnp.asarray(terminated), jnp.asarray(truncated)
-    buffer = module.Buffer(stored_obs, jnp.asarray(action, jnp.int32), stored_reward, *ends, stored_next)
+    steps = module.Buffer(stored_obs, jnp.asarray(action, jnp.int32), stored_reward, *ends, stored_next)
+    buffer = module.pack(steps) if hasattr(module, "pack") else steps
     for n in (1, 3):
         task = task_of(module, configure(module, gamma=gamma, n_step=n, buffer_dtype="same"), Tabular(params), params)
         index = np.arange(size - n)[:, None] + np.arange(n)
@@ -342,7 +343,8 @@ def stored_transitions(module: ModuleType) -> None:
             raise AssertionError("it learns before learning_starts")
         if step == 0 and hasattr(state, "opt_state") and not same(before.opt_state, state.opt_state):
             raise AssertionError("its optimiser's state moves before learning_starts")
-        stored = jax.device_get(part(state, "buffer"))
+        buffer = part(state, "buffer")
+        stored = jax.device_get(module.unpack(buffer, slice(None)) if hasattr(module, "unpack") else buffer)
         if len(stored.reward) != 42:
             raise CannotAskError(f"its buffer has {len(stored.reward)} slots for a buffer_size of 42")
         seen.append(stored.reward.copy())

@@ -5,7 +5,7 @@ A row is one seed of one setting, or of one probe. Rows never talk to each other
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,13 @@ ONCE = 0  # a program that runs once, such as the one that makes the first state
 LOOP = 1  # loops of training: as fast as with all optimisations, and compiled in about half of the time
 
 
+def platform(mesh: jax.sharding.Mesh | None = None) -> str:
+    """The kind of the devices of `mesh`, or without one of this process's: "cpu", "gpu", "tpu"."""
+    return str((jax.devices()[0] if mesh is None else mesh.devices.flat[0]).platform)
+
+
 def on_cpu(mesh: jax.sharding.Mesh | None = None) -> bool:
-    """Whether the devices of `mesh`, or without one those of this process, are a CPU's cores."""
-    return (jax.devices()[0] if mesh is None else mesh.devices.flat[0]).platform == "cpu"
+    return platform(mesh) == "cpu"
 
 
 def is_kept() -> bool:
@@ -33,9 +37,12 @@ def options(level: int, mesh: jax.sharding.Mesh | None = None) -> dict[str, Any]
     return {"xla_backend_optimization_level": level} if on_cpu(mesh) and not said else None
 
 
-def mesh_for(rows: int) -> tuple[jax.sharding.Mesh, int]:
-    """The devices that so many rows fill up with the least padding, as a mesh of one axis "seed"; rows with padding."""
-    devices = jax.devices()
+def mesh_for(rows: int, devices: Sequence[jax.Device] | None = None) -> tuple[jax.sharding.Mesh, int]:
+    """The devices that so many rows fill up with the least padding, as a mesh of one axis "seed"; rows with padding.
+
+    Of all devices there are, or of some.
+    """
+    devices = jax.devices() if devices is None else devices
     per_device = math.ceil(rows / len(devices))
     # Of several processes every one has to take part, with padding alone if there are not enough rows.
     used = math.ceil(rows / per_device) if jax.process_count() == 1 else len(devices)

@@ -90,6 +90,13 @@ class Folder:
             files.write_json(self.path / "source" / "config.json", config)
             files.write_json(self.path / "config.json", config)
 
+    def amend(self, **changed: Any) -> None:
+        """Change what the run's config.json and its copy say."""
+        config = files.read_json(self.path / "config.json") | changed
+        with files.writing(self.path):
+            files.write_json(self.path / "source" / "config.json", config)
+            files.write_json(self.path / "config.json", config)
+
     def cut(self, first_row: int, pieces: Pieces) -> bool:
         """Drop all metrics of the rows from `first_row` on but `pieces`, as `pieces_until` gives them.
 

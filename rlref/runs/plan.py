@@ -16,22 +16,32 @@ MEMORY_SHARE = 0.8  # of the free memory that a group of rows may take
 BLOCK_ROWS, BLOCK_BYTES = 8, 8e6
 
 
+# A TPU pads arrays to tiles of 8 x 128, and copies the state into another layout and back around its loops. The factor
+# is what scripts/results/accelerator.md has found; what a program takes is looked at once it is compiled.
+TPU_FACTOR = 2
+
+
 class Plan(NamedTuple):
     """How rows are laid out. A group is what is trained at once: `rows` of them real, `padded` to fill the devices."""
 
     mesh: jax.sharding.Mesh
     rows: int
     padded: int
+    budget: float = math.inf
+    """bytes that compiled programs may take of this process's devices; on a CPU they are not looked at"""
+    fixed: bool = False
+    """whether `rows` must be as they are, because the run's checkpoints have them so"""
 
 
-def job_bytes(job: Job, saved: bool) -> int:
-    """Memory that a row takes at its peak, with the copies of its state that are made outside an update.
+def job_bytes(job: Job, saved: bool, mesh: jax.sharding.Mesh | None = None) -> int:
+    """Memory that a row takes at its peak, on the devices of `mesh` or of this process.
 
-    There are none but on a CPU: what a checkpoint is written from, with `saved`; and a block of rows while it trains, which is
-    half of a device's rows at most.
+    On a CPU with the copies of its state that are made outside an update: what a checkpoint is written from, with
+    `saved`; and a block of rows while it trains, which is half of a device's rows at most.
     """
-    copied = job.row.state_bytes if compiling.on_cpu() else 0
-    return job.row.peak_bytes + copied * saved + copied // 2
+    copied = job.row.state_bytes if compiling.on_cpu(mesh) else 0
+    factor = TPU_FACTOR if compiling.platform(mesh) == "tpu" else 1
+    return factor * job.row.peak_bytes + copied * saved + copied // 2
 
 
 def rows_at_once(job: Job, rows: int, mesh: jax.sharding.Mesh | None = None) -> int:
@@ -54,12 +64,9 @@ def make_plan(
     budget = memory_gb * 1e9 if memory_gb is not None else MEMORY_SHARE * free_bytes()
     # Of every process its own share; all must come to the same groups.
     fit = jax.process_count() * int(hosts.gathered([min(int(budget // bytes_per_row), 2**31 - 1)]).min())
+    fixed = rows is not None
     if fit < (1 if rows is None else min(rows, num_rows)):
-        what = "one seed takes" if rows is None else f"{rows} seeds, which this run trains at once, take"
-        raise UsageError(
-            f"{what} about {(rows or 1) * bytes_per_row / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there "
-            "are; a smaller rollout, replay buffer, population or network would take less"
-        )
+        raise too_much(rows or 1, fixed, (rows or 1) * bytes_per_row, budget)
     if rows is None:
         rows = math.ceil(num_rows / math.ceil(num_rows / fit))
     groups = math.ceil(num_rows / rows)
@@ -69,4 +76,25 @@ def make_plan(
             f"may be used: they train in {groups} groups of at most {rows}, one after the other"
         )
     mesh, padded = compiling.mesh_for(rows)
-    return Plan(mesh, rows, padded)
+    return Plan(mesh, rows, padded, math.inf if compiling.on_cpu() else budget, fixed)
+
+
+def smaller(plan: Plan, num_rows: int, needed: float) -> Plan:
+    """A plan of smaller groups for `num_rows` rows, where a group was found to need more bytes than there are.
+
+    Raises UsageError if there is none.
+    """
+    fit = min(int(plan.rows * plan.budget / needed), plan.rows - 1)
+    if plan.fixed or fit < 1:
+        raise too_much(plan.rows, plan.fixed, needed, plan.budget)
+    rows = math.ceil(num_rows / math.ceil(num_rows / fit))
+    mesh, padded = compiling.mesh_for(rows, list(plan.mesh.devices.flat))
+    return plan._replace(mesh=mesh, rows=rows, padded=padded)
+
+
+def too_much(rows: int, fixed: bool, needed: float, budget: float) -> UsageError:
+    what = f"{rows} seeds, which this run trains at once, take" if fixed else "one seed takes"
+    return UsageError(
+        f"{what} about {needed / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there are; a smaller rollout, "
+        "replay buffer, population or network would take less"
+    )

@@ -1,6 +1,7 @@
 """The compiled programs of a training: the first state, a chunk of updates, an evaluation."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -9,10 +10,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rlref.runs import compiling, playing
+from rlref.runs import compiling, hosts, playing
 from rlref.runs.display import Display
 from rlref.runs.job import Job
-from rlref.runs.plan import Plan, rows_at_once
+from rlref.runs.plan import Plan, rows_at_once, smaller
 
 MAX_CHUNK = 256  # updates of one chunk at most
 
@@ -31,13 +32,15 @@ class Programs(NamedTuple):
     """of the evaluation's"""
     state: Any
     """the state's tree, of shapes `[padded rows, ...]`"""
+    bytes: float
+    """that they take of a device at their peak, by XLA's own account"""
 
 
-def lower_programs(job: Job, plan: Plan, platforms: Sequence[str] | None = None) -> Iterator[tuple[str, Any]]:
+def lower_programs(job: Job, plan: Plan, platforms: tuple[str, ...] | None = None) -> Iterator[tuple[str, Any]]:
     """Name and lowered program of what trains a group: a chunk of updates, init, and the evaluation if there is one.
 
     Each is traced when its turn comes, so that XLA can compile one meanwhile. They are lowered for the plan's devices,
-    or, to be looked at and not compiled, for `platforms` such as "tpu" and "cuda"; then its mesh may be an AbstractMesh.
+    or, to be looked at alone, for `platforms` such as "tpu" and "cuda"; then its mesh may be an AbstractMesh.
     """
     config, row_config = job.config, job.row_config
     by_row, everywhere = NamedSharding(plan.mesh, P("seed")), NamedSharding(plan.mesh, P())
@@ -82,7 +85,7 @@ def lower_programs(job: Job, plan: Plan, platforms: Sequence[str] | None = None)
     def lower(f: Callable[..., Any], shardings: tuple[Any, ...], arguments: tuple[Any, ...], **options: Any) -> Any:
         f = compiling.on_each_device(f, plan.mesh, tuple(sharding.spec for sharding in shardings), P("seed"))
         traced = jax.jit(f, in_shardings=shardings, out_shardings=by_row, **options).trace(*arguments)
-        return traced.lower(lowering_platforms=platforms and tuple(platforms))
+        return traced.lower(lowering_platforms=platforms)
 
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     shardings = (config_sharding, by_row, everywhere, everywhere)
@@ -115,5 +118,42 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
     evaluate = compiled.get("evaluate")
     eval_names = sorted(evaluate.out_info) if evaluate else []
     return Programs(
-        compiled["init"], compiled["chunk"], longest_chunk(job), evaluate, job.row.names, eval_names, state_of(job, plan)
+        compiled["init"],
+        compiled["chunk"],
+        longest_chunk(job),
+        evaluate,
+        job.row.names,
+        eval_names,
+        state_of(job, plan),
+        max(map(device_bytes, compiled.values())),
     )
+
+
+def device_bytes(compiled: Any) -> int:
+    """Memory that a compiled program takes of a device: what it is given, makes, and needs meanwhile."""
+    if (memory := compiled.memory_analysis()) is None:  # a backend that does not tell
+        return 0
+    kept = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return int(kept + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes)
+
+
+def compile_to_fit(
+    job: Job, plan: Plan, display: Display, compile: Callable[[Job, Plan, Display], Programs] = compile_programs
+) -> tuple[Programs, Plan]:
+    """Compile, for smaller groups as long as that takes more memory than the plan may use; the plan it came to.
+
+    Until a program is compiled, nothing tells what an accelerator's layouts and padding add to it. Raises UsageError if
+    a single row does not fit, or the rows that the plan has to keep.
+    """
+    while True:
+        try:
+            programs = compile(job, plan, display)
+            needed = hosts.gathered([math.ceil(programs.bytes * len(plan.mesh.local_devices) / 1e6)]).max() * 1e6
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            needed = 2 * plan.budget  # XLA refuses what is more than there is, and says in words alone how much
+        if needed <= plan.budget:
+            return programs, plan
+        plan = smaller(plan, job.num_rows, needed)
+        display.say(f"compiled, that takes {needed / 1e6:,.0f} MB of {plan.budget / 1e6:,.0f}: groups of {plan.rows}")

@@ -39,7 +39,7 @@ from rlref.runs.job import Job, check_same, job_of_folder, lengthened
 from rlref.runs.keeper import Keeper
 from rlref.runs.metric_pieces import Pieces, assembled, extent
 from rlref.runs.plan import Plan, job_bytes, make_plan
-from rlref.runs.programs import compile_programs
+from rlref.runs.programs import compile_to_fit
 from rlref.runs.run import Run, summarise
 from rlref.runs.stopping import signals
 from rlref.settings import arrays_for_lists, in_json
@@ -278,7 +278,10 @@ def run_job(
         if folder:
             stack.enter_context(contextlib.closing(folder))
         clock = clock or Clock()
-        programs = compile_programs(job, plan, display)
+        programs, fitted = compile_to_fit(job, plan, display)
+        if folder and fitted.rows != plan.rows:
+            folder.amend(rows_per_group=fitted.rows)
+        plan = fitted
         clock.book("compiling")
         stop = stack.enter_context(signals())
         opened = metric_sinks.Sinks(sinks, path, display.warn)

@@ -67,7 +67,7 @@ def compiled_once(job, plan, display):
 @pytest.fixture(autouse=True)
 def _short_chunks(monkeypatch):
     monkeypatch.setattr(programs, "MAX_CHUNK", 3)
-    monkeypatch.setattr(training, "compile_programs", compiled_once)
+    monkeypatch.setattr(training, "compile_to_fit", functools.partial(programs.compile_to_fit, compile=compiled_once))
 
 
 def train(agent, path, config=None, **options):
@@ -119,7 +119,7 @@ def run(whole, tmp_path):
 
 @pytest.mark.parametrize("agent", ["ppo", "dqn", "cem"])
 def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "compile_programs", compile_programs)  # of what each folder says
+    monkeypatch.setattr(training, "compile_to_fit", programs.compile_to_fit)  # of what each folder says
     train(agent, tmp_path / "whole")
     stopped = train(agent, tmp_path / "run", display=StopAfter(5))
     assert stopped.summary["status"] == "interrupted"

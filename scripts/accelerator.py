@@ -12,8 +12,8 @@ and a TPU v5e, four of them side by side, and counts in what comes out:
 It knows nothing of time, and of numerics. NAME is a device (h100, a100, v5e), an agent, or both, as in h100/ppo;
 without one all are compiled, in about an hour on two cores. Each kind of device has an environment of its own, made on
 first use (1.7 GB for GPUs, 0.7 GB for TPUs). Results go to scripts/results/accelerator.json, their tables to
-accelerator.md. Exit code 1 if there is a collective, a copy of a replay buffer in a loop, or if from 512 seeds on a seed
-takes more than 1.25 times its plan.
+accelerator.md. Exit code 1 if there is a collective, a copy of a replay buffer in a loop, or if from 512 seeds on a
+seed takes more than 1.25 times its plan.
 
     --before COMMIT    the agents' files as they were at that commit, for comparing: the same programs around them
     --fit              instead, what `rlref train` does where XLA finds that a plan does not fit: on the v5e
@@ -295,7 +295,7 @@ def worker_look(device: str, agent: str, env_id: str, seeds: str, folder: str = 
     buffer = jax.tree.leaves(getattr(job.row.state, "buffer", ()))
     shapes = {f"[{','.join(map(str, (int(seeds), *x.shape)))}]" for x in buffer}
     # The loop over environment steps starts most. CEM's takes several in a turn, if it is not asked after each.
-    turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or math.inf) * x[1])
+    turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or 1) * x[1])
     steps = 1.0
     if agent == "cem" and turns and (most := getattr(job.module, "BLOCK", 0)):
         length = job.env_params.max_steps_in_episode
@@ -383,8 +383,8 @@ def wrong(row: dict[str, Any], seeds: int) -> list[str]:
 
 def table(results: dict[str, Any], when: str) -> str:
     lines = [
-        f"| {when} | seeds | launches of an update | of an environment step | init | kB a seed | of plan | seeds that fit "
-        "| collectives | copies above 1 MB | of the buffer |",
+        f"| {when} | seeds | launches of an update | of an environment step | init | kB a seed | of plan | seeds that "
+        "fit | collectives | copies above 1 MB | of the buffer |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in results.items():
@@ -396,9 +396,9 @@ def table(results: dict[str, Any], when: str) -> str:
         inside = "".join(f" + ? x {n:,.0f}" for n in row["launches_in_turns"])
         fit = int(MEMORY_SHARE * DEVICES[device].memory / row["bytes"])
         lines.append(
-            f"{what}{row['launches']:,.0f}{inside} | {row['per_step']:.3g} | {row['init']:,.0f} | {row['bytes'] / 1000:,.0f} | "
-            f"{row['bytes'] / row['plan']:.2f} | {fit:,} | {row['collectives']} | {sum(row['copies'].values()):,} | "
-            f"{row['buffer_copies']:,} |"
+            f"{what}{row['launches']:,.0f}{inside} | {row['per_step']:.3g} | {row['init']:,.0f} | "
+            f"{row['bytes'] / 1000:,.0f} | {row['bytes'] / row['plan']:.2f} | {fit:,} | {row['collectives']} | "
+            f"{sum(row['copies'].values()):,} | {row['buffer_copies']:,} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import functools
 import importlib
 import json
 import re

@@ -5,7 +5,7 @@
     jax.jit(jax.vmap(dqn.train, in_axes=(None, 0)))(dqn.Config(), keys)        many seeds, from Python
 
 Expected: `rlref train dqn` ends on CartPole-v1 at an IQM of at least 490 over 32 seeds, as rlref's README shows.
-Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 142 lines; the loop is in
+Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 143 lines; the loop is in
 `train`. To edit a copy: a network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
 `Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code.
 
@@ -97,7 +97,7 @@ class State:
     key: Array
     env_state: Any
     obs: Array  # [N, ...] raw, in the environment's dtype
-    buffer: tuple[Array, ...]  # replay memory: `R` rows of `N` environments, the oldest overwritten, as `pack` has them
+    buffer: Array  # [R * N, K] replay memory: `R` rows of `N` environments, the oldest overwritten, as `pack` has them
     episode: Episode
     ring_return: Array  # [RING] of the last finished episodes
     ring_length: Array  # [RING]
@@ -234,7 +234,7 @@ def init(task: Task, key: Array) -> State:
         key=key,
         env_state=env_state,
         obs=obs,
-        buffer=tuple(jnp.zeros((size, x.shape[1]), x.dtype) for x in row),
+        buffer=jnp.zeros((size, row.shape[1]), row.dtype),
         episode=new_episodes(num_envs),
         ring_return=jnp.zeros(RING),
         ring_length=jnp.zeros(RING),
@@ -382,9 +382,9 @@ def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -
     return replace(state, env_state=carry[0], obs=carry[1], episode=carry[2]), steps, block
 
 
-def write(buffer: tuple[Array, ...], block: tuple[Array, ...], row: Any, num_envs: int) -> tuple[Array, ...]:
+def write(buffer: Array, block: Array, row: Any, num_envs: int) -> Array:
     """Overwrite the rows from `row` on with those of `block`, which never run over the end."""
-    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, row * num_envs, 0), buffer, block)
+    return jax.lax.dynamic_update_slice_in_dim(buffer, block, row * num_envs, axis=0)
 
 
 def replay_indices(bits: Array, rows: Array, capacity: int, num_envs: int, n_step: int) -> Any:
@@ -401,14 +401,15 @@ def replay_indices(bits: Array, rows: Array, capacity: int, num_envs: int, n_ste
     return jnp.stack(slots, axis=-1), (rows - 1 - row) * num_envs
 
 
-def sample(task: Task, buffer: tuple[Array, ...], index: Array, like: Array) -> Batch:
+def sample(task: Task, buffer: Array, index: Array, like: Array) -> Batch:
     """The n-step transitions at slots `[B, n]` (Sutton & Barto 2018, section 7.1), observations like `like`.
 
     Where people go wrong: the sum of rewards stops at either ending, because the next slot belongs to another episode;
     yet only `terminated` cuts the bootstrap, and it is from what the last step summed led to, never from a reset.
     """
     config, slots = task.config, index.T
-    steps = [unpack(buffer, slot) for slot in slots]
+    stored = encode(like, config.buffer_dtype)
+    steps = [unpack(buffer[slot], stored) for slot in slots]
     reward, counted, discount = jnp.zeros(len(index)), jnp.ones(len(index), bool), jnp.ones(len(index))
     last = slots[0]
     for slot, step in zip(slots, steps, strict=True):
@@ -416,7 +417,7 @@ def sample(task: Task, buffer: tuple[Array, ...], index: Array, like: Array) -> 
         discount = jnp.where(counted, discount * config.gamma, discount)
         last = jnp.where(counted, slot, last)
         counted &= ~(step.terminated | step.truncated)
-    end = unpack(buffer, last)
+    end = unpack(buffer[last], stored)
     discount = jnp.where(end.terminated, 0.0, discount)
     decoded = partial(decode, buffer_dtype=config.buffer_dtype, like=like)
     return Batch(decoded(steps[0].obs), steps[0].action, reward, discount, decoded(end.next_obs))
@@ -525,21 +526,22 @@ def forward(task: Task, params: Any, obs: Array, **options: Any) -> Any:
 
 
 # ---- Storage ---------------------------------------------------------------------------------------------------------
-def pack(x: Buffer) -> tuple[Array, ...]:
-    """Steps as one array of floats `[S, K]`, and one more for observations that are no floats.
+def pack(x: Buffer) -> Array:
+    """Steps as rows of 32-bit words `[S, K]`, to the last bit.
 
-    A GPU starts a kernel for each array that is written or read; a TPU copies a narrow one, whole, to do either.
+    One array: a GPU starts a kernel for each that is written or read, and a TPU copies arrays of bytes to do either.
     """
     numbers = jnp.stack([x.action, x.reward, x.terminated, x.truncated], axis=1, dtype=jnp.float32)
     both = jnp.concatenate([obs.reshape(len(obs), -1) for obs in (x.obs, x.next_obs)], axis=1)
-    return (jnp.concatenate([numbers, both], axis=1),) if both.dtype == jnp.float32 else (numbers, both)
+    both = jnp.pad(both, ((0, 0), (0, -both.shape[1] % (4 // both.dtype.itemsize))))
+    return jnp.concatenate([numbers.view(jnp.uint32), both.view(jnp.uint32)], axis=1)
 
 
-def unpack(buffer: tuple[Array, ...], slots: Any) -> Buffer:
-    """The steps in some slots, with flat observations."""
-    numbers, *others = (x[slots] for x in buffer)
-    action, reward, terminated, truncated = numbers[:, :4].T
-    obs, next_obs = jnp.split(others[0] if others else numbers[:, 4:], 2, axis=1)
+def unpack(rows: Array, like: Array) -> Buffer:
+    """The steps that `pack` made rows `[S, K]` of, with flat observations, stored ones being like `like` `[N, ...]`."""
+    action, reward, terminated, truncated = rows[:, :4].view(jnp.float32).T
+    size, both = math.prod(like.shape[1:]), rows[:, 4:].view(like.dtype)
+    obs, next_obs = both[:, :size], both[:, size : 2 * size]
     return Buffer(obs, action.astype(jnp.int32), reward, terminated > 0, truncated > 0, next_obs)
 
 

@@ -12,7 +12,7 @@ and a TPU v5e, four of them side by side, and counts in what comes out:
 It knows nothing of time, and of numerics. NAME is a device (h100, a100, v5e), an agent, or both, as in h100/ppo;
 without one all are compiled, in about an hour on two cores. Each kind of device has an environment of its own, made on
 first use (1.7 GB for GPUs, 0.7 GB for TPUs). Results go to scripts/results/accelerator.json, their tables to
-accelerator.md. Exit code 1 if there is a collective, a copy of a replay buffer in a loop, or if from 512 seeds on a
+accelerator.md. Exit code 1 if there is a collective, a copy of a replay buffer in a loop, or if from 128 seeds on a
 seed takes more than 1.25 times its plan.
 
     --before COMMIT    the agents' files as they were at that commit, for comparing: the same programs around them
@@ -89,7 +89,7 @@ DEVICES = {
     "a100": Device("cuda", "A100 80 GB", 85_100_068_864, GPU.format(figures=A100)),
     "v5e": Device("tpu", "TPU v5e", 15.75 * 2**30, "v5e:2x2"),
 }
-CASES = [("CartPole-v1", 8), ("CartPole-v1", 512), ("CartPole-v1", 4096), ("Breakout-MinAtar", 512)]
+CASES = [("CartPole-v1", 8), ("CartPole-v1", 512), ("CartPole-v1", 4096), ("Breakout-MinAtar", 128)]
 AGENTS = ("ppo", "dqn", "cem")
 FIT = "v5e/dqn/Breakout-MinAtar/720"
 MEMORY_SHARE = 0.8  # of a device's memory, as in rlref/runs/plan.py, which needs jax
@@ -295,7 +295,7 @@ def worker_look(device: str, agent: str, env_id: str, seeds: str, folder: str = 
     buffer = jax.tree.leaves(getattr(job.row.state, "buffer", ()))
     shapes = {f"[{','.join(map(str, (int(seeds), *x.shape)))}]" for x in buffer}
     # The loop over environment steps starts most. CEM's takes several in a turn, if it is not asked after each.
-    turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or 1) * x[1])
+    turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or 100) * x[1])
     steps = 1.0
     if agent == "cem" and turns and (most := getattr(job.module, "BLOCK", 0)):
         length = job.env_params.max_steps_in_episode
@@ -376,7 +376,7 @@ def wrong(row: dict[str, Any], seeds: int) -> list[str]:
         found.append(f"{row['collectives']} collectives")
     if row["buffer_copies"]:
         found.append(f"{row['buffer_copies']} copies of the replay buffer in an update")
-    if seeds >= 512 and row["bytes"] > PLAN_FACTOR * row["plan"]:
+    if seeds >= 128 and row["bytes"] > PLAN_FACTOR * row["plan"]:
         found.append(f"{row['bytes'] / row['plan']:.2f} x the planned memory")
     return found
 

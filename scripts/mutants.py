@@ -102,9 +102,15 @@ PPO = [
         "policy loss",
     ),
     Mutant(
+        "what is kept of a step, a step late",
+        "jax.vmap(unravel)(rows)",
+        "jax.vmap(unravel)(jnp.roll(rows, 1, axis=0))",
+        "rollout",
+    ),
+    Mutant(
         "log-prob of another sample",
-        "log_prob, sent = policy.log_prob(action), ",
-        "log_prob, sent = policy.log_prob(jnp.roll(action, 1, axis=0)), ",
+        "rollout.policy.log_prob(rollout.action)",
+        "rollout.policy.log_prob(jnp.roll(rollout.action, 1, axis=1))",
         "rollout",
     ),
     Mutant(
@@ -272,7 +278,7 @@ PPO = [
     Mutant(
         "Adam's epsilon", "eps=config.adam_eps", "eps=1e-8", "gradient steps", "changes how fast it learns, not what"
     ),
-    Mutant("advantages summed forwards in time", "(delta, trace), reverse=True)", "(delta, trace))", "advantages"),
+    Mutant("advantages summed forwards in time", "(delta, trace), reverse=True,", "(delta, trace),", "advantages"),
     Mutant(
         "ratio clipped on one side alone",
         "jnp.clip(ratio, 1 - config.clip_coef, 1 + config.clip_coef)",
@@ -513,20 +519,20 @@ DQN = [
     Mutant("target synced in every cycle", "inner = min(period, cycles)", "period = inner = 1", "target network"),
     Mutant(
         "done mask dropped",
-        "discount = jnp.where(buffer.terminated[last], 0.0, discount)",
+        "discount = jnp.where(end.terminated, 0.0, discount)",
         "discount = discount * 1.0",
         "returns",
     ),
     Mutant(
         "done mask inverted",
-        "jnp.where(buffer.terminated[last], 0.0, discount)",
-        "jnp.where(buffer.terminated[last], discount, 0.0)",
+        "jnp.where(end.terminated, 0.0, discount)",
+        "jnp.where(end.terminated, discount, 0.0)",
         "returns",
     ),
     Mutant(
         "truncation as termination",
-        "jnp.where(buffer.terminated[last], 0.0, discount)",
-        "jnp.where((buffer.terminated | buffer.truncated)[last], 0.0, discount)",
+        "jnp.where(end.terminated, 0.0, discount)",
+        "jnp.where(end.terminated | end.truncated, 0.0, discount)",
         "returns",
     ),
     Mutant(
@@ -535,7 +541,12 @@ DQN = [
         "final_obs, dtype = next_obs, config",
         "replay",
     ),
-    Mutant("returns summed across an ending", "counted &= ~ended[:, k]", "counted &= True", "returns"),
+    Mutant(
+        "returns summed across an ending",
+        "counted &= ~(step.terminated | step.truncated)",
+        "counted &= True",
+        "returns",
+    ),
     Mutant("mean for max", "taken(target_q, online_q.argmax(axis=-1))", "target_q.mean(axis=-1)", "next value"),
     Mutant("min for max", "taken(target_q, online_q.argmax(axis=-1))", "target_q.min(axis=-1)", "next value"),
     Mutant(
@@ -578,22 +589,34 @@ DQN = [
     Mutant("loss of the mean", "return error.mean(), q", "return 0.5 * (q - target).mean() ** 2, q", "loss"),
     Mutant(
         "obs and next_obs swapped",
-        "Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)",
-        "Buffer(final_obs, action, reward, terminated, truncated, encoded(obs))",
+        "Buffer(encode(obs, dtype), action, reward, terminated, truncated, encode(final_obs, dtype))",
+        "Buffer(encode(final_obs, dtype), action, reward, terminated, truncated, encode(obs, dtype))",
         "replay",
     ),
     Mutant("gamma missing", "discount * config.gamma, discount", "discount, discount", "returns"),
     Mutant("gamma squared", "discount * config.gamma, discount", "discount * config.gamma**2, discount", "returns"),
     Mutant(
         "reward from another index",
-        "discount * buffer.reward[index[:, k]]",
-        "discount * buffer.reward[index[:, k] - 1]",
+        "discount * step.reward",
+        "discount * unpack(buffer[slot - 1], stored).reward",
         "returns",
     ),
     Mutant(
+        "endings swapped in the memory",
+        "[x.action, x.reward, x.terminated, x.truncated]",
+        "[x.action, x.reward, x.truncated, x.terminated]",
+        "replay",
+    ),
+    Mutant(
+        "observations swapped in the memory",
+        "for obs in (x.obs, x.next_obs)",
+        "for obs in (x.next_obs, x.obs)",
+        "replay",
+    ),
+    Mutant(
         "reward stored a step late",
-        "Buffer(encoded(obs), action, reward, terminated",
-        "Buffer(encoded(obs), action, jnp.roll(reward, 1), terminated",
+        "Buffer(encode(obs, dtype), action, reward, terminated",
+        "Buffer(encode(obs, dtype), action, jnp.roll(reward, 1), terminated",
         "replay",
     ),
     Mutant(
@@ -620,8 +643,8 @@ DQN = [
     ),
     Mutant(
         "an extra transition from the reset",
-        "Buffer(encoded(obs), action, reward, terminated, truncated, final_obs)",
-        "Buffer(encoded(obs), action, reward, terminated & False, truncated & False, encoded(next_obs))",
+        "Buffer(encode(obs, dtype), action, reward, terminated, truncated, encode(final_obs, dtype))",
+        "Buffer(encode(obs, dtype), action, reward, terminated & False, truncated & False, encode(next_obs, dtype))",
         "replay",
     ),
     Mutant("epsilon never decays", "config.start_e + progress *", "config.start_e + 0 * progress *", "exploration"),
@@ -732,14 +755,14 @@ DQN = [
     ),
     Mutant(
         "next observation of the first of n steps",
-        "buffer.obs[index[:, 0]], buffer.next_obs[last]",
-        "buffer.obs[index[:, 0]], buffer.next_obs[index[:, 0]]",
+        "reward, discount, decoded(end.next_obs)",
+        "reward, discount, decoded(steps[0].next_obs)",
         "returns",
     ),
     Mutant(
         "discount counted twice in the return",
-        "discount * buffer.reward[index[:, k]]",
-        "discount**2 * buffer.reward[index[:, k]]",
+        "discount * step.reward",
+        "discount**2 * step.reward",
         "returns",
     ),
     Mutant(
@@ -856,11 +879,10 @@ DQN = [
     ),
     Mutant(
         "target network of the update's start",
-        "    (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))"
-        "\n",
+        "    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))\n",
         "    right = targets\n"
         '    globals()["targets"] = lambda task, _, *others: right(task, before.target_params, *others)\n'
-        "    (state, params), (steps, learned, moved) = jax.lax.scan(cycles_until_sync, (state, params), (sync, plan))"
+        "    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))"
         '\n    globals()["targets"] = right\n',
         "target network",
     ),

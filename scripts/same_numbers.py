@@ -2,15 +2,22 @@
 
     python scripts/same_numbers.py 2c43d6c                 all cases, about 5 minutes
     python scripts/same_numbers.py 2c43d6c ppo cem         those of these agents
+    python scripts/same_numbers.py 2c43d6c --one-update    one update from a given state, to 1e-5: see below
 
 Trains every case below for 20 updates, 4 seeds each, in a work tree of that commit and in this one, and compares the
 metrics that both have. Then this tree takes what the older one left behind: it loads the run's folder, plays its seeds
 and an exported one, and goes on from the older checkpoint of two to the same end. Where an agent's file has changed and
 a run cannot be taken by it, it must say why in one line. Exit code 1 if anything differs. Without an accelerator:
 equality of bits holds on one machine, for one number of devices.
+
+For changes that keep the numbers but not their last bits, --one-update trains each case with the older agent's file,
+and hands its state to this tree's agent before every third update: what both make of it, parameters and diagnostics,
+must be the same to 1e-5 of the parameters' or the metric's largest value over the seeds; to 1e-6 where that is below
+.1, for such numbers are differences of terms of the order of 1.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import shutil
@@ -39,6 +46,7 @@ CASES = {  # two of small vectors each, whose settings switch on what the other 
     "--smoothing 0.3 --activation relu",
 }
 UPDATES, SEEDS = 20, 4
+CLOSE = 1e-5
 WORKER = """
 import json, sys
 from pathlib import Path
@@ -147,10 +155,60 @@ def check_case(name: str, old: Path, folder: Path) -> list[str]:
     return wrong
 
 
+def handed_over(state: Any, agent: Any, module: Any) -> Any:
+    """A state of an older agent as one of this tree's, whose replay memory may be laid out otherwise."""
+    import jax
+
+    ours = jax.eval_shape(jax.vmap(agent.init), jax.vmap(jax.random.key)(np.arange(SEEDS)))
+    if hasattr(module, "pack") and dataclasses.is_dataclass(state.buffer):
+        state = state.replace(buffer=jax.vmap(module.pack)(module.Buffer(**vars(state.buffer))))
+    return jax.tree.unflatten(jax.tree.structure(ours), jax.tree.leaves(state))
+
+
+def check_one_update(name: str, old: Path) -> list[str]:
+    """Train a case with the agent's file of `old`, and compare every third update with this tree's; what is wrong."""
+    import jax
+    import tyro
+
+    from rlref.contract import load_agent
+    from rlref.envs.ids import make_env
+
+    kind, *words = CASES[name].split()
+    older, module = load_agent(old / "rlref" / f"{kind}.py"), load_agent(kind)
+    config = tyro.cli(module.Config, args=words)
+    env, params = make_env(config.env_id)
+    then, now = (x.make(x.Config(**vars(config)), env, params) for x in (older, module))
+    train, again = (jax.jit(jax.vmap(agent.update, (0, None))) for agent in (then, now))
+    state = jax.jit(jax.vmap(then.init))(jax.vmap(jax.random.key)(np.arange(SEEDS)))
+    largest: dict[str, float] = {}
+    for update in range(UPDATES):
+        given, (state, metrics) = state, train(state, update)
+        if update % 3:
+            continue
+        other, found = again(handed_over(given, now, module), update)
+        pairs = {x: (metrics[x], found[x]) for x in metrics.keys() & found.keys()}
+        learned = "params" if hasattr(state, "params") else "mean"
+        pairs["parameters"] = tuple(
+            np.concatenate([np.ravel(x) for x in jax.tree.leaves(getattr(s, learned))]) for s in (state, other)
+        )
+        for metric, pair in pairs.items():
+            x, y = (np.asarray(z, np.float64) for z in pair)
+            if not (np.isnan(x) == np.isnan(y)).all():
+                return [f"{metric} is {x} and {y} in update {update}"]
+            off = np.nanmax(np.abs(x - y), initial=0.0) / max(np.nanmax(np.abs(x), initial=0.0), 0.1)
+            largest[metric] = max(largest.get(metric, 0.0), off)
+    exact = sum(x == 0 for x in largest.values())
+    worst = sorted(largest, key=lambda metric: -largest[metric])[:3]
+    listed = ", ".join(f"{metric} {largest[metric]:.1e}" for metric in worst)
+    print(f"{name}: {exact} of {len(largest)} are the same bits; furthest apart: {listed}", flush=True)
+    return [f"{metric}: {x:.1e}" for metric, x in largest.items() if not x <= CLOSE]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit", help="the older commit")
     parser.add_argument("agents", nargs="*", help="agents, or names of cases; without, all")
+    parser.add_argument("--one-update", action="store_true", help="one update from a given state, to 1e-5")
     options = parser.parse_args()
     chosen = [name for name in CASES if not options.agents or {name, name.split("-")[0]} & set(options.agents)]
     if not chosen:
@@ -163,9 +221,14 @@ def main() -> int:
             return 2
         try:
             for name in chosen:
-                wrong += check_case(name, folder / "tree", folder)
+                if options.one_update:
+                    wrong += check_one_update(name, folder / "tree")
+                else:
+                    wrong += check_case(name, folder / "tree", folder)
         finally:
             subprocess.run([*git, "remove", "--force", str(folder / "tree")], check=True)
+    for line in wrong if options.one_update else ():
+        print(f"WRONG: {line}")
     print(f"{len(chosen)} cases: {'all the same' if not wrong else f'{len(wrong)} things differ'}")
     return 1 if wrong else 0
 

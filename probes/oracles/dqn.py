@@ -344,7 +344,7 @@ def stored_transitions(module: ModuleType) -> None:
         if step == 0 and hasattr(state, "opt_state") and not same(before.opt_state, state.opt_state):
             raise AssertionError("its optimiser's state moves before learning_starts")
         buffer = part(state, "buffer")
-        stored = jax.device_get(module.unpack(buffer, slice(None)) if hasattr(module, "unpack") else buffer)
+        stored = jax.device_get(module.unpack(buffer, state.obs) if hasattr(module, "unpack") else buffer)
         if len(stored.reward) != 42:
             raise CannotAskError(f"its buffer has {len(stored.reward)} slots for a buffer_size of 42")
         seen.append(stored.reward.copy())

@@ -63,8 +63,8 @@ FAULTS = {ppo: [
     ("replay_slots", "(row + k) % capacity", "jnp.minimum(row + k, capacity - 1)"),
     ("replay_draws", "jax.random.bits(key_replay, (cycles + 1, config.batch_size))",
      "jnp.repeat(jax.random.bits(key_replay, (1, config.batch_size)), cycles + 1, axis=0)"),
-    ("sampled_returns", "jnp.where(buffer.terminated[last]", "jnp.where(ended[:, -1]"),
-    ("sampled_returns", "counted &= ~ended[:, k]", "counted &= ~buffer.terminated[index[:, k]]"),
+    ("sampled_returns", "jnp.where(end.terminated", "jnp.where(end.truncated"),
+    ("sampled_returns", "counted &= ~(step.terminated | step.truncated)", "counted &= ~step.terminated"),
     ("td_loss", "return error.mean(), q", "return error.sum(), q"),
     ("storage", "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1)",
      "jnp.packbits(obs.reshape(obs.shape[0], -1) != 0, axis=-1, bitorder='little')"),
@@ -107,7 +107,7 @@ TOGETHER = {ppo: [
     ("episode_metrics", "jnp.where(ended, 0.0, total)", "total"),
     ("known_metrics", '"kl": part.policy.kl(policy).mean()', '"kl": policy.kl(part.policy).mean()'),
     ("known_targets", '"value_bias": (batch.target - batch.value).mean()', '"value_bias": batch.target.mean()'),
-    ("first_ratio", "log_prob, sent = policy.log_prob(action), ", "log_prob, sent = 0.9 * policy.log_prob(action), "),
+    ("first_ratio", "_replace(log_prob=rollout", "_replace(log_prob=0.9 * rollout"),
     ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
     ("nonfinite_shows", "~jnp.isfinite(jnp.stack([*means", "~jnp.isinf(jnp.stack([*means"),
 ], dqn: [
@@ -121,7 +121,7 @@ TOGETHER = {ppo: [
      "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
     ("known_q_targets", "jnp.where(truncated & ~terminated, q_taken, reward)", "reward"),
     ("known_q_metrics", "jnp.sum(old * jnp.log(old / new)", "jnp.sum(old * jnp.log(new / old)"),
-    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums]))",
+    ("nonfinite_shows", "~jnp.isfinite(jnp.stack([steps.reward.sum(), *sums.values()]))",
      "~jnp.isfinite(jnp.zeros_like(steps.reward[:1]))"),
 ], cem: [
     ("fresh_rollouts", "jax.random.split(key_eval,", "jax.random.split(key_rollout,"),

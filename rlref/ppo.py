@@ -469,11 +469,11 @@ class Network(nn.Module):
 def orthogonal(scale: float) -> Callable[..., Array]:
     """Orthogonal initialisation (37 details, core 2); on a CPU a loop over seeds: batched QR deadlocks on few cores."""
 
-    def init(key: Array, shape: Any, dtype: Any) -> Array:
+    def initialize(key: Array, shape: Any, dtype: Any) -> Array:
         alone = partial(nn.initializers.orthogonal(scale), shape=shape, dtype=dtype)
         return jax.lax.platform_dependent(key, cpu=jax.custom_batching.sequential_vmap(alone), default=alone)
 
-    return init
+    return initialize
 
 
 def patches(x: Array, kernel: int, stride: int) -> Array:

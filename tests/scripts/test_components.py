@@ -29,10 +29,16 @@ NETS = {
         "record_episodes(thing(ring_return=jnp.zeros(RING), ring_length=jnp.zeros(RING), num_episodes=jnp.int32(0)), "
         "jnp.array([[True]]), jnp.array([[7.0]]), jnp.array([[5]])).ring_return[:2]", [7, 0]),
 }  # fmt: skip
+SCANNED = "jnp.array(scan(lambda c, x: (c + x, (c, x**2)), 0, jnp.array([1, 2]))[1]).T"
+STEPS = (
+    "thing(obs=jnp.zeros((2, 1)), next_obs=jnp.ones((2, 1)), action=jnp.array([1, 0]), reward=jnp.array([1.0, 2.0]), "
+    "terminated=jnp.zeros(2, bool), truncated=jnp.array([True, False]))"
+)
 CALLS = {
     "ppo": EVERY | NETS | {
         "env_action": ("env_action(thing(action_space=thing(shape=(1,), low=-1.0, high=1.0, dtype=jnp.float32)), "
                        "jnp.array([[3.0], [0.5]]))", [[1], [0.5]]),
+        "scan": (SCANNED, [[0, 1], [1, 4]]),
         "gae": ("gae(jnp.ones(2), jnp.zeros(2), jnp.zeros(2), jnp.array([False, True]), jnp.zeros(2, bool), 0.5, 1.0)",
                 [1.5, 1]),
         "minibatch_indices": ("jnp.sort(minibatch_indices(jax.random.key(0), 1, 4, 2).ravel())", [0, 1, 2, 3]),
@@ -50,12 +56,14 @@ CALLS = {
     },
     "dqn": EVERY | NETS | {
         "new_episodes": ("new_episodes(2).weight", [1, 1]),
-        "write": ("write([jnp.zeros(4)], [jnp.ones(2)], 1, 2)[0]", [0, 0, 1, 1]),
+        "scan": (SCANNED, [[0, 1], [1, 4]]),
+        "pack": (f"pack({STEPS})[:, :4].view(jnp.float32)", [[1, 1, 0, 1], [0, 2, 0, 0]]),
+        "unpack": ("unpack(jnp.array([[1.0, 2, 0, 1, 7, 8]]).view(jnp.uint32), jnp.zeros((1, 1))).next_obs", [[8]]),
+        "write": ("write(jnp.zeros((4, 1)), jnp.ones((2, 1)), 1, 2)[:, 0]", [0, 0, 1, 1]),
         "replay_indices": ("replay_indices(jnp.array([5], jnp.uint32), jnp.array([2]), 4, 2, 1)[0]", [[1]]),
-        "sample": ("sample(thing(config=thing(gamma=0.5, buffer_dtype='same')), thing(obs=jnp.zeros((2, 1)), "
-                   "action=jnp.zeros(2, int), reward=jnp.array([1.0, 2.0]), terminated=jnp.zeros(2, bool), "
-                   "truncated=jnp.zeros(2, bool), next_obs=jnp.zeros((2, 1))), jnp.array([[0, 1]]), jnp.zeros((1, 1)))"
-                   ".reward", [2]),
+        "sample": ("sample(thing(config=thing(gamma=0.5, buffer_dtype='same')), "
+                   "jnp.array([[0.0, 1, 0, 0, 0, 0], [0, 2, 0, 0, 0, 0]]).view(jnp.uint32), jnp.array([[0, 1]]), "
+                   "jnp.zeros((1, 1))).reward", [2]),
         "next_values": ("next_values('double', jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 0.0]]), 0.0)", [1]),
         "taken": ("taken(jnp.array([[1.0, 2.0]]), jnp.array([1]))", [2]),
         "epsilon_at": ("epsilon_at(thing(start_e=1.0, end_e=0.0, exploration_fraction=0.5, total_timesteps=100), 25)",

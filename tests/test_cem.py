@@ -425,6 +425,26 @@ def test_parameters_survive_the_way_to_layers_and_back():
     np.testing.assert_array_equal(back, state.mean)
 
 
+# On a GPU, in blocks of steps.
+
+
+@pytest.mark.parametrize("limit", [1, 12, 13, 30])  # in blocks of 1 step, 4, 1 and 5
+def test_blocks_of_steps_give_the_same_bits(limit, monkeypatch):
+    def trained():
+        return jax.jit(jax.vmap(lambda key: cem.train(config, key, CLOCK, longer)))(keys(2))
+
+    def on_a_gpu(carry, *, cuda, rocm, default):
+        taken.append(cuda is rocm)
+        return cuda(carry)
+
+    config, longer, taken = SMALL.replace(max_episode_steps=limit), PARAMS.replace(terminate_at=20), []
+    expected = trained()
+    monkeypatch.setattr(cem, "BLOCK", 5)
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_a_gpu)
+    assert leaves_equal(trained(), expected)
+    assert set(taken) == {True}
+
+
 # The program.
 
 

@@ -9,7 +9,7 @@ Expected: `rlref train cem` ends on CartPole-v1 at an IQM of at least 499 over 3
 A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
 let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
 2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
-Read `update`, `rollout`, `elites`, `refit`: that is CEM, 79 lines; the loop is in `train`. To edit a copy: a policy in
+Read `update`, `rollout`, `elites`, `refit`: that is CEM, 84 lines; the loop is in `train`. To edit a copy: a policy in
 `act` and `make`, a metric in `diagnose`, a setting in `Config`. Every function is for ONE seed; batching over seeds is
 the caller's `vmap`. Agent files repeat code so that each can be copied alone.
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
@@ -217,8 +217,13 @@ def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, A
         return jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), steps, carry)
 
     def in_blocks(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        size = max(n for n in range(1, BLOCK + 1) if task.max_steps % n == 0)
-        block = partial(jax.lax.fori_loop, 0, size, lambda _, carry: step(carry), unroll=4)
+        size = min(BLOCK, task.max_steps)
+
+        def one(_: Any, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            within, new = carry[0] < task.max_steps, step(carry)
+            return new if task.max_steps % size == 0 else jax.tree.map(partial(jnp.where, within), new, carry)
+
+        block = partial(jax.lax.fori_loop, 0, size, one, unroll=4)
         return block(carry) if size == task.max_steps else until_all_ended(block, carry)
 
     # A GPU has to be waited for to know whether all have ended: it is asked only so often, or not at all.

@@ -333,17 +333,27 @@ def one_cycle(task: Task, optimizer: Any, unravel: Any, carry: tuple[State, Arra
 
 
 def scan(step: Callable[..., Any], carry: Any, xs: Any) -> Any:
-    """`jax.lax.scan`, what it keeps written as one array of floats: a GPU starts a kernel for each array, each turn."""
+    """`jax.lax.scan`, what it keeps written as one array, to the last bit: a GPU starts a kernel for each, each turn.
+
+    But for random keys, and what is narrower than 32 bits and no mask of one or two axes, such as images of bytes.
+    """
     unravel: Any = None
+
+    def as_words(x: Array) -> Array | None:
+        if x.dtype == bool and x.ndim <= 2:
+            return x
+        return x.view(jnp.uint32) if x.dtype.itemsize == 4 else None
 
     def packed(carry: Any, x: Any) -> Any:
         nonlocal unravel
         carry, kept = step(carry, x)
-        row, unravel = ravel_pytree(kept)
-        return carry, row
+        kept = jax.tree.map(jnp.asarray, kept)
+        words = jax.tree.map(as_words, kept)
+        row, unravel = ravel_pytree(words)
+        return carry, (row, jax.tree.map(lambda x, y: x if y is None else jnp.empty(0, x.dtype), kept, words))
 
-    carry, rows = jax.lax.scan(packed, carry, xs)
-    return carry, jax.vmap(unravel)(rows)
+    carry, (rows, others) = jax.lax.scan(packed, carry, xs)
+    return carry, jax.tree.map(lambda x, y: x if y is None else y.view(x.dtype), others, jax.vmap(unravel)(rows))
 
 
 def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -> tuple[State, Steps, Buffer]:

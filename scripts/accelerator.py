@@ -155,15 +155,10 @@ class Program:
         if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
             return int(known[1])
         # XLA for TPUs does not say so: a count from 0 by 1 to a constant.
-        *rest, last = [
-            op for op in self.computations[loop.called("condition")[0]] if op.opcode not in FREE - {"constant"}
-        ]
-        if (
-            last.opcode == "compare"
-            and "direction=LT" in last.attributes
-            and [op.opcode for op in rest] == ["constant"]
-        ):
-            return int(rest[0].attributes.partition(")")[0])
+        condition = self.computations[loop.called("condition")[0]]
+        found = {op.opcode: op for op in condition if op.opcode not in FREE - {"constant"}}
+        if list(found) == ["constant", "compare"] and "direction=LT" in found["compare"].attributes:
+            return int(found["constant"].attributes.partition(")")[0])
         return None
 
     def launches(self, computation: str | None = None) -> Cost:
@@ -179,7 +174,8 @@ class Program:
                     counts, inner = turns * body.once, [turns * x for x in body.per_turn]
             elif op.opcode == "conditional":
                 kinds = "branch_computations", "true_computation", "false_computation"
-                counts = 1 + max(self.launches(name).once for name in op.called(*kinds))
+                most = max((self.launches(name) for name in op.called(*kinds)), key=lambda branch: branch.once)
+                counts, inner = 1 + most.once, list(most.per_turn)
             elif op.opcode == "call":
                 called = self.launches(op.called("to_apply")[0])
                 counts, inner = called.once, list(called.per_turn)
@@ -221,8 +217,9 @@ class Program:
                     if (inner.opcode in ("copy", "copy-start") or fused) and inner.bytes > LARGE:
                         found[re.sub(r"\{.*?\}|\(|,? u32\[\].*", "", inner.shape)] += turns
                 found.update({shape: turns * n for shape, n in self.copies(body).items()})
-            elif op.opcode == "call":
-                found.update(self.copies(op.called("to_apply")[0]))
+            elif op.opcode in ("call", "conditional"):
+                for name in op.called("to_apply", "branch_computations", "true_computation", "false_computation"):
+                    found.update(self.copies(name))
         return found
 
     def is_copy(self, computation: str) -> bool:
@@ -297,9 +294,8 @@ def worker_look(device: str, agent: str, env_id: str, seeds: str, folder: str = 
     # The loop over environment steps starts most. CEM's takes several in a turn, if it is not asked after each.
     turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or 100) * x[1])
     steps = 1.0
-    if agent == "cem" and turns and (most := getattr(job.module, "BLOCK", 0)):
-        length = job.env_params.max_steps_in_episode
-        steps = max(n for n in range(1, most + 1) if length % n == 0) / turns
+    if agent == "cem" and turns and DEVICES[device].platform == "cuda":
+        steps = min(getattr(job.module, "BLOCK", 1), job.env_params.max_steps_in_episode) / turns
     return {
         "launches": cost.once,
         "launches_in_turns": cost.per_turn,
@@ -361,7 +357,10 @@ def ask(what: str, device: str, *arguments: Any) -> dict[str, Any]:
     python, script = python_for(platform), str(Path(__file__).resolve())
     variables = os.environ | {"JAX_PLATFORMS": "cpu"} | (TPU_VARIABLES if platform == "tpu" else {})
     command = [str(python), script, "--worker", what, device, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, env=variables)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not compiled within {LIMIT} seconds"}
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["it was killed"])[-1][:500]}
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -429,6 +428,8 @@ def main() -> int:
     if options.fit:
         results["fit"] = {FIT: ask("fit", *FIT.split("/"))}
         print(json.dumps(results["fit"], indent=1))
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        return int("error" in results["fit"][FIT])
     for device in {x.split("/")[0] for x in chosen}:
         python_for(DEVICES[device].platform)
     when = "before" if options.before else "now"
@@ -437,7 +438,7 @@ def main() -> int:
         if options.before:
             agents_of(options.before, folder)
         files = [folder] if options.before else []
-        found = pool.map(lambda name: ask("look", *name.split("/"), *files), [] if options.fit else chosen)
+        found = pool.map(lambda name: ask("look", *name.split("/"), *files), chosen)
         for name, row in zip(chosen, found, strict=False):
             results[when] = {x: y for x in every if (y := ({**results.get(when, {}), name: row}).get(x))}
             faults = wrong(row, int(name.split("/")[3]))

@@ -186,7 +186,7 @@ def check_one_update(name: str, old: Path) -> list[str]:
         if update % 3:
             continue
         other, found = again(handed_over(given, now, module), update)
-        pairs = {x: (metrics[x], found[x]) for x in metrics.keys() & found.keys()}
+        pairs: dict[str, Any] = {x: (metrics[x], found[x]) for x in metrics.keys() & found.keys()}
         learned = "params" if hasattr(state, "params") else "mean"
         pairs["parameters"] = tuple(
             np.concatenate([np.ravel(x) for x in jax.tree.leaves(getattr(s, learned))]) for s in (state, other)

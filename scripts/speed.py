@@ -15,6 +15,8 @@
     dqn/bytes          bytes of a seed and of a stored transition
     cem/rollout        a generation of 8 seeds against its rollouts alone, and against bare environments
 
+    --against COMMIT   instead, updates of 8 and of 64 seeds against those of the agents' files of that commit, in turns
+
 Without a name, all of them, in about half an hour on two cores. Results go to scripts/results/speed.json, their tables
 to speed.md, and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
 """
@@ -285,6 +287,49 @@ def worker_diagnostics(agent: str) -> dict[str, Any]:
     return result | {"cost": seconds["with"] / seconds.get("evaluation", seconds["without"]) - 1}
 
 
+def worker_against(agent: str, file: str) -> dict[str, Any]:
+    """Updates of this tree's agent against those of another file of it, in turns: ratio of times, and its quartiles."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    from rlref.contract import load_agent
+    from rlref.runs import compiling
+
+    found = {}
+    for num_seeds in (8, 64):
+        count, first = {"ppo": (80, 20), "dqn": (8, 20), "cem": (16, 5)}[agent]
+        mesh, programs = seed_mesh(num_seeds), []
+        seeds = NamedSharding(mesh, P("seed"))
+        for module in (load_agent(agent), load_agent(file)):
+            built = module.make(module.Config())
+            keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
+            state = jax.jit(jax.vmap(built.init), in_shardings=seeds, out_shardings=seeds)(keys)
+            steps = first + jnp.arange(max(1, count * 8 // num_seeds))
+
+            def updates(state: Any, built: Any = built, steps: Any = steps) -> Any:
+                return jax.lax.scan(lambda s, t: jax.vmap(built.update, (0, None))(s, t), state, steps)
+
+            specs = P("seed"), P(None, "seed")
+            by_device = jax.shard_map(updates, mesh=mesh, in_specs=P("seed"), out_specs=specs, check_vma=False)
+            programs.append(partial(jax.jit(by_device).lower(state).compile(compiling.options(compiling.LOOP)), state))
+        ratios = []
+        for turn in range(41):
+            seconds = []
+            for program in programs[:: 1 if turn % 2 else -1]:
+                start = time.monotonic()
+                jax.block_until_ready(program())
+                seconds.append(time.monotonic() - start)
+            if turn:
+                ours, theirs = seconds[:: 1 if turn % 2 else -1]
+                ratios.append(ours / theirs)
+        low, median, high = (float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75)))
+        found[str(num_seeds)] = {"ratio": median, "low": low, "high": high}
+    return found
+
+
 def seed_mesh(num_seeds: int = 8) -> Any:
     """The devices that seeds are spread over, as many on each."""
     import jax
@@ -401,6 +446,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "rejax": worker_rejax,
     "diagnostics": worker_diagnostics,
     "bytes": worker_bytes,
+    "against": worker_against,
     "rollout": worker_rollout,
 }
 
@@ -427,6 +473,17 @@ def rejax_python() -> Path:
             shutil.rmtree(REJAX_ENV)
             raise
     return python
+
+
+def measure_against(agent: str, commit: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        show = ["git", "-C", str(HERE.parent), "show", f"{commit}:rlref/{agent}.py"]
+        file = Path(folder) / f"{agent}.py"
+        file.write_bytes(subprocess.run(show, check=True, capture_output=True).stdout)
+        found = start(sys.executable, "against", agent, str(file))
+    for num_seeds, x in found.items():
+        print(f"{agent}, {num_seeds} seeds: {x['ratio']:.3f} x the time of {commit} [{x['low']:.3f}, {x['high']:.3f}]")
+    return found
 
 
 def measure_rejax(agent: str) -> dict[str, Any]:
@@ -681,7 +738,15 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(MEASURES)}")
-    names = parser.parse_args().names or list(MEASURES)
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="compare the agents with those of a commit, and nothing else"
+    )
+    options = parser.parse_args()
+    if options.against:
+        for agent in ("ppo", "dqn", "cem"):
+            measure_against(agent, options.against)
+        return
+    names = options.names or list(MEASURES)
     if unknown := set(names) - set(MEASURES):
         parser.error(f"there is no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
     path = HERE / "results" / "speed.json"

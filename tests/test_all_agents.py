@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,6 +77,7 @@ def test_observations_of_rank_2_are_flattened(any_agent):
 
 
 REPEATED = {  # what agents repeat on purpose, to the letter
+    "scan": "ppo dqn",
     "static": "ppo dqn cem",
     "leaf": "ppo dqn cem",
     "check_settings": "ppo dqn cem",
@@ -95,6 +97,30 @@ MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
 def test_what_agents_repeat_is_the_same_text(name):
     texts = {inspect.getsource(getattr(MODULES[agent], name)) for agent in REPEATED[name].split()}
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_what_a_loop_keeps_comes_back_to_the_last_bit(agent):
+    def step(count, x):
+        return count + 1, {
+            "float": x * jnp.float32(1.1) + jnp.array([jnp.nan, -0.0, jnp.inf, 1e-45]),
+            "large": 2**24 + 1 + count,  # more than a float can tell apart
+            "unsigned": jnp.uint32(2**32 - 1) - count.astype(jnp.uint32),
+            "mask": x > jnp.arange(2.0),
+            "image": jnp.ones((2, 3, 3), bool) & (x > 2),
+            "bytes": (x + jnp.arange(3)).astype(jnp.uint8),
+            "half": x.astype(jnp.float16),
+            "key": jax.random.key(count),
+            "number": 7,
+            "nothing": None,
+        }
+
+    got, expected = (scan(step, jnp.int32(0), jnp.arange(5.0)) for scan in (MODULES[agent].scan, jax.lax.scan))
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        x, y = (jax.random.key_data(z) if jnp.issubdtype(z.dtype, jax.dtypes.prng_key) else z for z in (x, y))
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
 def test_the_command_line_of_a_copy_is_the_same_text():
@@ -120,4 +146,4 @@ def test_sections_come_in_the_same_order(any_agent):
         name for name in names if name in "Config State Task Agent train make init update diagnose check load".split()
     ]
     assert order == "Config State Task Agent train make init update diagnose check load".split()
-    assert len(source.splitlines()) <= {"ppo": 702, "dqn": 759, "cem": 451}[any_agent.__name__.rpartition(".")[2]]
+    assert len(source.splitlines()) <= {"ppo": 708, "dqn": 769, "cem": 456}[any_agent.__name__.rpartition(".")[2]]

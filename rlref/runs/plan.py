@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     rows: int
     padded: int
     budget: float = math.inf
-    """bytes that compiled programs may take of this process's devices; on a CPU they are not looked at"""
+    """bytes that compiled programs may take of each device; on a CPU they are not looked at"""
     fixed: bool = False
     """whether `rows` must be as they are, because the run's checkpoints have them so"""
 
@@ -76,25 +76,33 @@ def make_plan(
             f"may be used: they train in {groups} groups of at most {rows}, one after the other"
         )
     mesh, padded = compiling.mesh_for(rows)
-    return Plan(mesh, rows, padded, math.inf if compiling.on_cpu() else budget, fixed)
+    # The least of all processes: all must come to the same groups, later on too.
+    of_a_device = int(hosts.gathered([min(int(budget / jax.local_device_count() / 1e6), 2**31 - 1)]).min()) * 1e6
+    return Plan(mesh, rows, padded, math.inf if compiling.on_cpu() else of_a_device, fixed)
 
 
 def smaller(plan: Plan, num_rows: int, needed: float) -> Plan:
-    """A plan of smaller groups for `num_rows` rows, where a group was found to need more bytes than there are.
+    """A plan of smaller groups for `num_rows` rows, where a group needs more bytes of a device than there are.
 
-    Raises UsageError if there is none.
+    `needed` is infinite where that many are not known. Raises UsageError if there is no smaller one.
     """
-    fit = min(int(plan.rows * plan.budget / needed), plan.rows - 1)
+    here = plan.mesh.devices.flat[0] in jax.devices()
+    devices = jax.devices() if here else list(plan.mesh.devices.flat)  # or some that are not there, to be compiled for
+    on_a_device = plan.padded // plan.mesh.size
+    known = needed < math.inf
+    fit = min(int(on_a_device * plan.budget / needed), on_a_device - 1) if known else on_a_device // 2
     if plan.fixed or fit < 1:
-        raise too_much(plan.rows, plan.fixed, needed, plan.budget)
-    rows = math.ceil(num_rows / math.ceil(num_rows / fit))
-    mesh, padded = compiling.mesh_for(rows, list(plan.mesh.devices.flat))
+        raise too_much(plan.rows if plan.fixed else on_a_device, plan.fixed, needed, plan.budget)
+    rows = math.ceil(num_rows / math.ceil(num_rows / (fit * len(devices))))
+    mesh, padded = compiling.mesh_for(rows, devices)
     return plan._replace(mesh=mesh, rows=rows, padded=padded)
 
 
 def too_much(rows: int, fixed: bool, needed: float, budget: float) -> UsageError:
+    """That `rows` rows take more than there is: those that a run has to train at once, or any; `needed` may be inf."""
     what = f"{rows} seeds, which this run trains at once, take" if fixed else "one seed takes"
+    size = "" if needed == math.inf else f"about {needed / (1 if fixed else rows) / 1e6:,.0f} MB, "
     return UsageError(
-        f"{what} about {needed / 1e6:,.0f} MB, more than the {budget / 1e6:,.0f} MB there are; a smaller rollout, "
-        "replay buffer, population or network would take less"
+        f"{what} {size}more than the {budget / 1e6:,.0f} MB there are; a smaller rollout, replay buffer, population or "
+        "network would take less"
     )

@@ -145,15 +145,18 @@ def compile_to_fit(
     Until a program is compiled, nothing tells what an accelerator's layouts and padding add to it. Raises UsageError if
     a single row does not fit, or the rows that the plan has to keep.
     """
+    unknown = 2**31 - 1  # MB: XLA refuses what is more than there is, and says in words alone how much
     while True:
+        programs, megabytes = None, unknown
         try:
             programs = compile(job, plan, display)
-            needed = hosts.gathered([math.ceil(programs.bytes * len(plan.mesh.local_devices) / 1e6)]).max() * 1e6
+            megabytes = math.ceil(programs.bytes / 1e6)
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if "RESOURCE_EXHAUSTED" not in str(error) or plan.budget == math.inf:
                 raise
-            needed = 2 * plan.budget  # XLA refuses what is more than there is, and says in words alone how much
-        if needed <= plan.budget:
+        megabytes = int(hosts.gathered([megabytes]).max())  # of all processes: they go on alike
+        if programs and megabytes * 1e6 <= plan.budget:
             return programs, plan
-        plan = smaller(plan, job.num_rows, needed)
-        display.say(f"compiled, that takes {needed / 1e6:,.0f} MB of {plan.budget / 1e6:,.0f}: groups of {plan.rows}")
+        plan = smaller(plan, job.num_rows, math.inf if megabytes == unknown else megabytes * 1e6)
+        found = "more than there is" if megabytes == unknown else f"{megabytes:,} MB of {plan.budget / 1e6:,.0f}"
+        display.say(f"compiled, these seeds take {found}: they train in groups of at most {plan.rows}")

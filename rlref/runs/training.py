@@ -195,6 +195,8 @@ def resume(
         seems_finished = read_summary(path) is not None
         firsts = range(0, job.num_rows, plan.rows)
         newest = [newest_update(job, path, first, verify=seems_finished) for first in firsts]
+        if not any(newest) and not any((path / "metrics").glob("*")):  # it was stopped before anything was trained
+            plan = plan._replace(fixed=False)
         if seems_finished and min(newest) == job.agent.num_updates:
             raise UsageError(
                 f"{path} is finished: it has all of its {job.agent.num_updates} updates; "
@@ -279,8 +281,9 @@ def run_job(
             stack.enter_context(contextlib.closing(folder))
         clock = clock or Clock()
         programs, fitted = compile_to_fit(job, plan, display)
-        if folder and fitted.rows != plan.rows:
-            folder.amend(rows_per_group=fitted.rows)
+        with hosts.fail_together():
+            if folder and fitted.rows != plan.rows:
+                folder.amend(rows_per_group=fitted.rows)
         plan = fitted
         clock.book("compiling")
         stop = stack.enter_context(signals())

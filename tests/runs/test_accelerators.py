@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 import types
 
@@ -136,15 +137,15 @@ def plan_for(rows, budget, fixed=False):
         (2e7, 1000, [1000, 500]),  # twice as much as there is
         (1.3e7, 1000, [1000, 500]),  # no third group, so two of 500 and not one of 769
         (1e7, 999, [1000, 500]),  # XLA refuses
-        (1e7, 300, [1000, 500, 250]),
+        (1e7, 300, [1000, 500, 200]),  # and again: at most 62 on each of four devices
     ],
 )
 def test_groups_are_made_smaller_until_compiled_programs_fit(bytes_per_row, refused_above, asked):
     compile, found = compiled_to(bytes_per_row, refused_above)
     job = types.SimpleNamespace(num_rows=1000)
-    programs, plan = compile_to_fit(job, plan_for(1000, 1e10), Silent(), compile)
+    programs, plan = compile_to_fit(job, plan_for(1000, 1e10 / 4), Silent(), compile)
     assert (found, plan.rows) == (asked, asked[-1])
-    assert programs.bytes * plan.mesh.size <= plan.budget
+    assert programs.bytes <= plan.budget
 
 
 @pytest.mark.parametrize(("rows", "fixed", "message"), [(1, False, "one seed takes"), (8, True, "8 seeds, which this")])
@@ -154,6 +155,38 @@ def test_what_cannot_be_made_smaller_is_refused_in_a_line(rows, fixed, message):
         compile_to_fit(types.SimpleNamespace(num_rows=rows), plan_for(rows, 1e10, fixed), Silent(), compile)
     assert "\n" not in str(refused.value)
     assert asked == [rows]
+
+
+def test_rows_that_fit_the_devices_together_but_not_each_are_refused():
+    compile, asked = compiled_to(3e9)
+    with pytest.raises(UsageError, match="one seed takes about 3,000 MB, more than the 1,000 MB there are"):
+        compile_to_fit(types.SimpleNamespace(num_rows=1), plan_for(1, 1e9), Silent(), compile)
+    assert asked == [1]
+
+
+def test_a_cpu_that_runs_out_of_memory_says_so():
+    compile, _ = compiled_to(1e7, refused_above=0)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
+        compile_to_fit(types.SimpleNamespace(num_rows=8), plan_for(8, math.inf), Silent(), compile)
+
+
+def test_a_run_that_was_stopped_while_it_was_compiled_may_train_in_smaller_groups(tmp_path, monkeypatch):
+    def stopped(job, plan, display):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "compile_to_fit", functools.partial(compile_to_fit, compile=stopped))
+    config = ppo.Config(num_steps=8, total_timesteps=128)
+    with pytest.raises(KeyboardInterrupt):
+        rlref.train("ppo", config, num_seeds=8, run_dir=tmp_path / "run", sinks=[])
+    seen = []
+
+    def fixed(job, plan, display):
+        seen.append(plan.fixed)
+        return compile_to_fit(job, plan, display)
+
+    monkeypatch.setattr(training, "compile_to_fit", fixed)
+    assert rlref.resume(tmp_path / "run").summary["status"] == "finished"
+    assert seen == [False]
 
 
 def test_another_error_of_the_compiler_is_not_one_of_memory():
@@ -173,9 +206,9 @@ def test_a_run_whose_groups_were_made_smaller_says_so_in_its_folder(tmp_path, mo
         programs = compile_programs(job, plan, display)
         return programs._replace(bytes=4e12 if len(asked) == 1 else 0)
 
-    monkeypatch.setattr(training, "make_plan", lambda *_: plan_for(4, 2e12 * compiling.mesh_for(4)[0].size))
+    monkeypatch.setattr(training, "make_plan", lambda *_: plan_for(8, 2e12))
     monkeypatch.setattr(training, "compile_to_fit", functools.partial(compile_to_fit, compile=once_too_much))
-    run = rlref.train("ppo", config, num_seeds=4, run_dir=tmp_path / "run", sinks=[])
-    assert asked == [4, 2]
-    assert run.metrics["kl"].shape == (4, 4)
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["rows_per_group"] == 2
+    run = rlref.train("ppo", config, num_seeds=8, run_dir=tmp_path / "run", sinks=[])
+    assert asked == [8, 4]  # one on each of four devices
+    assert run.metrics["kl"].shape == (8, 4)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["rows_per_group"] == 4

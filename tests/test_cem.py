@@ -428,8 +428,8 @@ def test_parameters_survive_the_way_to_layers_and_back():
 # On a GPU, in blocks of steps.
 
 
-@pytest.mark.parametrize("limit", [1, 5, 12, 30])  # in blocks of 5 steps, if there are more
-def test_blocks_of_steps_give_the_same_bits(limit, monkeypatch):
+@pytest.mark.parametrize("limit", [pytest.param(limit, marks=pytest.mark.slow) for limit in (1, 5, 30)] + [12])
+def test_blocks_of_steps_give_the_same_bits(limit, monkeypatch):  # of 5 steps, if there are more
     def trained():
         return jax.jit(jax.vmap(lambda key: cem.train(config, key, CLOCK, longer)))(keys(2))
 

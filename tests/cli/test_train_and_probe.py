@@ -269,7 +269,8 @@ def test_probe_does_not_take_its_own_files_for_the_users(capsys, tmp_path):
     (tmp_path / "wrong.py").write_text(wrong)
     assert main(["probe", str(tmp_path / "wrong.py"), "--only", "discount", "--num-seeds", "1"]) == 2
     said = capsys.readouterr().err
-    assert "wrong.py, line 263: " in said
+    line = wrong[: wrong.index("sent[:, None]")].count("\n") + 1
+    assert f"wrong.py, line {line}: " in said
     assert "environments.py" not in said
 
 

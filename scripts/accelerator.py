@@ -30,6 +30,7 @@ import sys
 import tempfile
 import venv
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -100,6 +101,7 @@ FREE = {  # what starts nothing on a device
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "domain",
     "partition-id", "replica-id", "add-dependency",
 }  # fmt: skip
+BRANCHES = ("branch_computations", "true_computation", "false_computation")
 COLLECTIVE = re.compile(r"all-(reduce|gather|to-all)|reduce-scatter|collective-|send|recv")
 BYTES = {"pred": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2, "s64": 8, "u64": 8, "f64": 8}
 
@@ -109,6 +111,11 @@ class Operation(NamedTuple):
     opcode: str
     shape: str
     attributes: str
+
+    @property
+    def is_launch(self) -> bool:
+        """Whether it starts something by itself, or in what it calls."""
+        return self.opcode not in FREE and not self.opcode.endswith("-done")
 
     @property
     def bytes(self) -> int:
@@ -142,11 +149,11 @@ class Program:
             elif found := re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = ((?:\(.*?\)|\S+)) ([a-z][\w\-]*)\((.*)$", line):
                 operations.append(Operation(found[1], found[3], found[2], found[4]))
 
-    def operations(self, computation: str, inside: tuple[str, ...] = ("body", "condition", "calls", "to_apply")) -> Any:
-        """All operations of a computation, and of what it calls."""
+    def operations(self, computation: str, inside: tuple[str, ...]) -> Iterator[Operation]:
+        """All operations of a computation, and of what it calls as one of `inside`, or as a branch."""
         for operation in self.computations[computation]:
             yield operation
-            for name in operation.called(*inside, "branch_computations"):
+            for name in operation.called(*inside, *BRANCHES):
                 if name in self.computations:
                     yield from self.operations(name, inside)
 
@@ -173,14 +180,13 @@ class Program:
                 else:
                     counts, inner = turns * body.once, [turns * x for x in body.per_turn]
             elif op.opcode == "conditional":
-                kinds = "branch_computations", "true_computation", "false_computation"
-                most = max((self.launches(name) for name in op.called(*kinds)), key=lambda branch: branch.once)
+                most = max((self.launches(name) for name in op.called(*BRANCHES)), key=lambda branch: branch.once)
                 counts, inner = 1 + most.once, list(most.per_turn)
             elif op.opcode == "call":
                 called = self.launches(op.called("to_apply")[0])
                 counts, inner = called.once, list(called.per_turn)
             else:
-                counts = float(op.opcode not in FREE and not op.opcode.endswith("-done"))
+                counts = float(op.is_launch)
             once += counts
             for depth, x in enumerate(inner):
                 per_turn += [0.0] * (depth + 1 - len(per_turn))
@@ -200,10 +206,7 @@ class Program:
         for op in self.operations(computation, ("body", "to_apply")):
             if op.opcode == "while":
                 body = self.computations[op.called("body")[0]]
-                free = FREE | {"while"}
-                found.append(
-                    (self.turns(op), float(sum(x.opcode not in free and x.opcode[-5:] != "-done" for x in body)))
-                )
+                found.append((self.turns(op), float(sum(x.is_launch and x.opcode != "while" for x in body))))
         return found
 
     def copies(self, computation: str) -> Counter[str]:
@@ -218,7 +221,7 @@ class Program:
                         found[re.sub(r"\{.*?\}|\(|,? u32\[\].*", "", inner.shape)] += turns
                 found.update({shape: turns * n for shape, n in self.copies(body).items()})
             elif op.opcode in ("call", "conditional"):
-                for name in op.called("to_apply", "branch_computations", "true_computation", "false_computation"):
+                for name in op.called("to_apply", *BRANCHES):
                     found.update(self.copies(name))
         return found
 
@@ -288,11 +291,11 @@ def worker_look(device: str, agent: str, env_id: str, seeds: str, folder: str = 
     programs = {name: Program(x.as_text()) for name, x in compiled.items()}
     chunk = programs["chunk"]
     update = chunk.body_of_update()
-    cost, copies = chunk.launches(update), chunk.copies(update)
+    cost, loops, copies = chunk.launches(update), chunk.loops(update), chunk.copies(update)
     buffer = jax.tree.leaves(getattr(job.row.state, "buffer", ()))
     shapes = {f"[{','.join(map(str, (int(seeds), *x.shape)))}]" for x in buffer}
     # The loop over environment steps starts most. CEM's takes several in a turn, if it is not asked after each.
-    turns, in_a_turn = max(chunk.loops(update), key=lambda x: (x[0] or 100) * x[1])
+    turns, in_a_turn = max(loops, key=lambda x: (x[0] or 100) * x[1])
     steps = 1.0
     if agent == "cem" and turns and DEVICES[device].platform == "cuda":
         steps = min(getattr(job.module, "BLOCK", 1), job.env_params.max_steps_in_episode) / turns
@@ -300,7 +303,7 @@ def worker_look(device: str, agent: str, env_id: str, seeds: str, folder: str = 
         "launches": cost.once,
         "launches_in_turns": cost.per_turn,
         "per_step": in_a_turn / steps,
-        "loops": chunk.loops(update),
+        "loops": loops,
         "init": programs["init"].launches().once,
         "bytes": max(map(device_bytes, compiled.values())) / int(seeds),
         "plan": job_bytes(job, False, plan.mesh),
@@ -445,7 +448,6 @@ def main() -> int:
             bad += bool(faults)
             print(f"{name}: {row.get('launches', 0):,.0f} launches{''.join(f'; {x}' for x in faults)}", flush=True)
             RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     for part in ("before", "now"):
         if part in results:
             page.put(RESULTS.with_suffix(".md"), part, table(results[part], part))

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import page
+from accelerator import agents_of
 
 HERE = Path(__file__).resolve().parent
 REJAX_ENV = HERE.parent / ".venv-rejax"
@@ -477,10 +478,8 @@ def rejax_python() -> Path:
 
 def measure_against(agent: str, commit: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        show = ["git", "-C", str(HERE.parent), "show", f"{commit}:rlref/{agent}.py"]
-        file = Path(folder) / f"{agent}.py"
-        file.write_bytes(subprocess.run(show, check=True, capture_output=True).stdout)
-        found = start(sys.executable, "against", agent, str(file))
+        agents_of(commit, folder)
+        found = start(sys.executable, "against", agent, f"{folder}/{agent}.py")
     for num_seeds, x in found.items():
         print(f"{agent}, {num_seeds} seeds: {x['ratio']:.3f} x the time of {commit} [{x['low']:.3f}, {x['high']:.3f}]")
     return found

@@ -64,8 +64,7 @@ class Folder:
                     if diff := provenance.git(source.parent, "diff", "HEAD"):
                         (made / "source" / "uncommitted.diff").write_text(diff)
                 files.write_json(made / "environment.json", provenance.environment(source))
-                files.write_json(made / "source" / "config.json", config)
-                files.write_json(made / "config.json", config)
+                write_config(made, config)
                 if path.exists():
                     raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
                 made.rename(path)
@@ -87,15 +86,13 @@ class Folder:
         with files.writing(self.path):
             (self.path / "summary.json").unlink(missing_ok=True)
             files.write_json(self.path / "environment.json", history | {"resumed": resumed})
-            files.write_json(self.path / "source" / "config.json", config)
-            files.write_json(self.path / "config.json", config)
+            write_config(self.path, config)
 
     def amend(self, **changed: Any) -> None:
         """Change what the run's config.json and its copy say."""
         config = files.read_json(self.path / "config.json") | changed
         with files.writing(self.path):
-            files.write_json(self.path / "source" / "config.json", config)
-            files.write_json(self.path / "config.json", config)
+            write_config(self.path, config)
 
     def cut(self, first_row: int, pieces: Pieces) -> bool:
         """Drop all metrics of the rows from `first_row` on but `pieces`, as `pieces_until` gives them.
@@ -134,6 +131,12 @@ class Folder:
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         files.write_json(self.path / "summary.json", summary)
+
+
+def write_config(path: Path, config: dict[str, Any]) -> None:
+    """Write a run's config.json, after the copy that is read in its place if it is damaged."""
+    files.write_json(path / "source" / "config.json", config)
+    files.write_json(path / "config.json", config)
 
 
 def new_folder(*names: str) -> Path:

@@ -15,6 +15,13 @@ from gymnax.environments import spaces
 from probes.environments import Tabular, Target, Targets, tables
 
 SEEDS = 64
+TRUTH, DEFINITION, LIKENESS = "truth", "definition", "likeness"
+"""What a check asks for.
+
+A truth holds for any right agent of its kind, whatever its method. A definition: a function does what its name
+promises, and a diagnostic is what rlref/metrics.py says. Likeness: the file does what rlref's own does, where that is a
+choice of method; some right edit of scripts/edits.py fails it.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +32,8 @@ class Oracle:
     check: Callable[[ModuleType], None]
     kinds: tuple[str, ...]
     isolates: str
+    holds: str
+    """TRUTH, DEFINITION or LIKENESS"""
     needs: dict[str, tuple[str, ...]]
     """functions and classes of the agent's file that it calls -> the names of their parameters or fields"""
 
@@ -37,13 +46,13 @@ ORACLES: dict[str, Oracle] = {}
 
 
 def oracle(
-    kinds: tuple[str, ...], isolates: str, **needs: str
+    kinds: tuple[str, ...], isolates: str, holds: str = TRUTH, **needs: str
 ) -> Callable[[Callable[[ModuleType], None]], Callable[[ModuleType], None]]:
     """Add the decorated function to the oracles."""
 
     def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         required = {name: tuple(parameters.split()) for name, parameters in needs.items()}
-        ORACLES[check.__name__] = Oracle(check.__name__, check, kinds, isolates, required)
+        ORACLES[check.__name__] = Oracle(check.__name__, check, kinds, isolates, holds, required)
         return check
 
     return add

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import re
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,8 @@ from probes.oracles.base import (
     COIN,
     COUNT,
     CYCLE,
+    DEFINITION,
+    LIKENESS,
     NOISE,
     SECOND,
     SEEDS,
@@ -197,7 +200,7 @@ def fresh_samples(module: ModuleType) -> None:
             raise AssertionError(f"actions are drawn alike in all {what}")
 
 
-@oracle(GRADIENT, "the recording of episodes, or the averaging of metrics")
+@oracle(GRADIENT, "the recording of episodes, or the averaging of metrics", DEFINITION)
 def episode_metrics(module: ModuleType) -> None:
     """Episodes return 6 in three steps or 7 in two: return and length add up to 9."""
     last = {name: x[-1] for name, x in Trial(module, COUNT).run(3).items()}
@@ -208,12 +211,56 @@ def episode_metrics(module: ModuleType) -> None:
         close("return_mean + length_mean", last["return_mean"] + last["length_mean"], np.full(SEEDS, 9))
 
 
-@oracle(PPO, "what an update makes of a rollout: next values, advantages and targets, or their metrics")
+KNOWN: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.7}
+
+
+@oracle(PPO, "the recording of a rollout's values, rewards and episodes", DEFINITION)
+def known_rollout(module: ModuleType) -> None:
+    """Where each step is known beforehand, what is reported of it is too; where nothing is learned, nothing moves."""
+    need(module, "num_envs", "num_steps")
+    compare_rollouts(module, "value", "reward", "return", "length", "episodes")
+    _, got = without_learning(module)
+    for name in ("approx_kl", "kl", "clip_fraction", "update_ratio"):
+        if name in got:
+            close(f"{name} at a learning rate of 0", got[name], np.zeros(SEEDS), 1e-3)
+
+
+@oracle(PPO, "what an update makes of a rollout: next values, advantages and targets, or their metrics", LIKENESS)
 def known_targets(module: ModuleType) -> None:
     """Where each step is known beforehand, advantages and targets follow from the values before the update."""
-    gamma, gae_lambda = 0.9, 0.7
-    need(module, "gamma", "gae_lambda", "num_envs", "num_steps")
-    trial = Trial(module, CYCLE, gamma=gamma, gae_lambda=gae_lambda, learning_rate=3e-2)
+    need(module, *KNOWN, "num_envs", "num_steps")
+    compare_rollouts(module, "advantage", "target", "value_bias", "explained_variance")
+    # Where nothing is learned every ratio is 1, and each minibatch weighs the same.
+    trial, got = without_learning(module)
+    fields, zeros = settings_in(module), np.zeros(SEEDS)
+    wanted = {"policy_loss": zeros}
+    if {"advantage_mean", "advantage_std"} <= got.keys():
+        wanted["value_loss"] = 0.5 * (got["advantage_mean"] ** 2 + got["advantage_std"] ** 2)
+    if {"vf_coef", "ent_coef"} <= fields and {"value_loss", "entropy"} <= got.keys():
+        wanted["loss"] = trial.config.vf_coef * got["value_loss"] - trial.config.ent_coef * got["entropy"]
+    if {"update_epochs", "num_minibatches"} <= fields:
+        wanted["gradient_steps"] = zeros + trial.config.update_epochs * trial.config.num_minibatches
+    for name, x in got.items():
+        if name in wanted:
+            close(f"{name} at a learning rate of 0", x, wanted[name], 1e-3)
+
+
+def without_learning(module: ModuleType) -> tuple[Trial, dict[str, np.ndarray]]:
+    """A trial on CYCLE at a learning rate of 0, and the metrics of its first update."""
+    need(module, "learning_rate")
+    trial = Trial(module, CYCLE, learning_rate=0.0, **KNOWN)
+    return trial, trial.update(trial.state, 0)[1]
+
+
+def of(wanted: dict[str, Any], asked: tuple[str, ...]) -> list[str]:
+    """The metrics of `wanted` that are `asked` by their name, or by that of what they sum up."""
+    return [name for name in wanted if name in asked or re.sub("_(mean|std|min|max)$", "", name) in asked]
+
+
+def compare_rollouts(module: ModuleType, *asked: str) -> None:
+    """Raise AssertionError unless three updates on CYCLE report, of the metrics that are `asked`, what follows."""
+    gamma, gae_lambda = KNOWN.values()
+    trial = Trial(module, CYCLE, learning_rate=3e-2, **KNOWN)
     next_state, reward = CYCLE.next[:, 0], CYCLE.reward[:, 0].astype(np.float64)
     terminated, ended = CYCLE.terminated[:, 0], (CYCLE.terminated | CYCLE.truncated)[:, 0]
     returns, lengths = [], []
@@ -241,26 +288,11 @@ def known_targets(module: ModuleType) -> None:
             ("length", np.full((SEEDS, 1), 2.0)),
         ):
             wanted |= {f"{name}_{how}": getattr(x, how)(1) for how in ("mean", "std", "min", "max")}
-        for name, x in emitted(got, *wanted).items():
+        for name, x in emitted(got, *of(wanted, asked)).items():
             close(f"{name} in update {step}", x, wanted[name], 1e-3)
-    # Where nothing is learned every ratio is 1, and each minibatch weighs the same.
-    fields = settings_in(module)
-    trial = Trial(module, CYCLE, learning_rate=0.0, gamma=gamma, gae_lambda=gae_lambda)
-    _, got, _ = trial.update(trial.state, 0)
-    zeros = np.zeros(SEEDS)
-    wanted = dict.fromkeys(("approx_kl", "kl", "clip_fraction", "policy_loss", "update_ratio"), zeros)
-    if {"advantage_mean", "advantage_std"} <= got.keys():
-        wanted["value_loss"] = 0.5 * (got["advantage_mean"] ** 2 + got["advantage_std"] ** 2)
-    if {"vf_coef", "ent_coef"} <= fields and {"value_loss", "entropy"} <= got.keys():
-        wanted["loss"] = trial.config.vf_coef * got["value_loss"] - trial.config.ent_coef * got["entropy"]
-    if {"update_epochs", "num_minibatches"} <= fields:
-        wanted["gradient_steps"] = zeros + trial.config.update_epochs * trial.config.num_minibatches
-    for name, x in got.items():
-        if name in wanted:
-            close(f"{name} at a learning rate of 0", x, wanted[name], 1e-3)
 
 
-@oracle(PPO, "a metric, or the rewards that are learned from")
+@oracle(PPO, "a metric, or the rewards that are learned from", DEFINITION)
 def known_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1, each metric follows from V and the policy before and after."""
     trial = Trial(module, NOISE, learning_rate=3e-2)
@@ -305,7 +337,7 @@ def first_ratio(module: ModuleType) -> None:
         raise AssertionError("the policy changes, but its ratio to the old one stays 1: the old one is computed anew")
 
 
-@oracle(GRADIENT, "the learning rate's schedule")
+@oracle(GRADIENT, "the learning rate's schedule", LIKENESS)
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
     need(module, "anneal_lr", "total_timesteps", "learning_rate")
@@ -383,7 +415,9 @@ def fresh_rollouts(module: ModuleType) -> None:
             raise AssertionError(f"the {name} goes with the candidates' scores: it is not from fresh keys")
 
 
-@oracle(CEM, "the candidates: their number, spread or key; the refit's mean, the smoothing, or the extra variance")
+@oracle(
+    CEM, "the candidates: their number, spread or key; the refit's mean, the smoothing, or the extra variance", LIKENESS
+)
 def search_distribution(module: ModuleType) -> None:
     """Where scores are equal, the mean's steps vary by variance / k, and the variance keeps 1 - 1 / k, k elites."""
     need(module, "population_size", "elite_fraction", "init_variance", "smoothing", "extra_variance")
@@ -419,7 +453,7 @@ def search_distribution(module: ModuleType) -> None:
                 raise AssertionError(f"{case} candidates are drawn alike in all {what}: a key or a draw is shared")
 
 
-@oracle(CEM, "a metric, or the evaluation of the mean")
+@oracle(CEM, "a metric, or the evaluation of the mean", DEFINITION)
 def known_c_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1 by the action, and on counted episodes, each metric follows."""
     trial = Trial(module, SECOND, init_variance=4.0)
@@ -570,10 +604,26 @@ def target_network(module: ModuleType) -> None:
 
 @oracle(DQN, "the gradient: of the online network at the states visited, and of nothing else")
 def semi_gradient(module: ModuleType) -> None:
-    """The first step moves every parameter to where it raises Q(s, a), whose target is far above: Adam's, by how much.
+    """The first step moves every parameter to where it raises Q(s, a), whose target is far above."""
+    first_step(module)
+
+
+@oracle(DQN, "the size of the gradient step: the loss, or the optimiser", LIKENESS)
+def first_step_size(module: ModuleType) -> None:
+    """The first step is Adam's, on the squared error or half of it.
 
     All transitions are alike, so the gradient of half the squared error is (Q - target) times that of Q(s, a).
     """
+    need(module, "adam_eps", "gamma")
+    furthest = first_step(module)
+    if not furthest < 0.02:
+        raise AssertionError(
+            f"a parameter is {furthest:.2g} learning rates away from where Adam's first step on the squared error leads"
+        )
+
+
+def first_step(module: ModuleType) -> float:
+    """How far a parameter ends from where Adam leads, in learning rates; AssertionError for a wrong direction."""
     rate, gamma, eps = 1e-2, 0.9, 30.0
     trial = Trial(module, ONWARD, rate, epsilon=0.0, gamma=gamma, adam_eps=eps)
     new, _, (q, _, _, _) = trial.update(trial.state, 0)
@@ -598,16 +648,23 @@ def semi_gradient(module: ModuleType) -> None:
         g = g * error.reshape(-1, *[1] * (g.ndim - 1))
         for scale, worst in off.items():  # half the squared error, or all of it
             worst.append(float(np.abs(moved - rate * scale * g / (scale * np.abs(g) + eps)).max() / rate))
-    furthest = min(max(worst) for worst in off.values())
-    if {"adam_eps", "gamma"} <= settings_in(module) and not furthest < 0.02:
-        raise AssertionError(
-            f"a parameter is {furthest:.2g} learning rates away from where Adam's first step on the squared error leads"
-        )
+    return min(max(worst) for worst in off.values())
 
 
-@oracle(DQN, "what an update makes of its steps: targets, the gradient step, the return after each action; or metrics")
+@oracle(DQN, "the recording of steps: rewards, episodes, the return after each action", DEFINITION)
+def known_steps(module: ModuleType) -> None:
+    """Where each step is known beforehand, what is reported of rewards, episodes and what followed is too."""
+    compare_steps(module, "overestimation", "episodes", "gradient_steps", "update_ratio", "reward", "return", "length")
+
+
+@oracle(DQN, "what an update makes of its steps: the targets, or their metrics", LIKENESS)
 def known_q_targets(module: ModuleType) -> None:
-    """Where each step is known beforehand, what was paid, what followed, and the smallest and largest target are too.
+    """Where each step is known beforehand, the smallest and largest target, value and error are too."""
+    compare_steps(module, "target", "value", "td_error")
+
+
+def compare_steps(module: ModuleType, *asked: str) -> None:
+    """Raise AssertionError unless three updates on CYCLE report, of the metrics that are `asked`, what follows.
 
     Greedy throughout, one gradient step at the end of each update, on a buffer of just this update's 77 steps.
     """
@@ -654,12 +711,12 @@ def known_q_targets(module: ModuleType) -> None:
         last = np.repeat(returns, 7)[-100:]
         for name, x in (("reward", reward[at]), ("return", last), ("length", np.full(1, 2.0))):
             wanted |= {f"{name}_{how}": np.full(SEEDS, getattr(x, how)()) for how in ("mean", "std", "min", "max")}
-        for name, x in emitted(got, *wanted).items():
+        for name, x in emitted(got, *of(wanted, asked)).items() if of(wanted, asked) else ():
             close(f"{name} in update {step}", x, wanted[name], 1e-3)
         # 31 of the 77 steps are learned from: now and then one of the four states is missing.
         for name, x in (("target", target), ("value", best), ("td_error", target - best)):
             for how in ("min", "max"):
-                if f"{name}_{how}" in got:
+                if name in asked and f"{name}_{how}" in got:
                     off = np.abs(got[f"{name}_{how}"] - getattr(x, how)(1)) > 1e-3
                     if off.mean() > 0.2:
                         raise AssertionError(
@@ -702,16 +759,20 @@ def newest_parameters(module: ModuleType) -> None:
         close("target_mean with a gradient step in mid-update", got["target_mean"], mean_reward + ahead, 1e-3)
 
 
-@oracle(DQN, "a metric")
+@oracle(DQN, "the schedule of exploration, or the metric `epsilon`", LIKENESS)
+def known_epsilon(module: ModuleType) -> None:
+    """Of the 11 steps in 7 environments each has its own, on a line until half of the training is over."""
+    need(module, "start_e", "end_e", "train_frequency", "exploration_fraction")
+    falls = emitted(Trial(module, NOISE, epsilon=1.0, end_e=0.2).run(12), "epsilon")["epsilon"]
+    steps = 77 * np.arange(12)[:, None] + 7 * np.arange(11)
+    line = np.clip(1 - 0.8 * steps / (77 * UPDATES / 2), 0.2, 1).mean(1)
+    close("epsilon over 12 of 20 updates", falls[:, 0], line, 1e-3)
+
+
+@oracle(DQN, "a metric", DEFINITION)
 def known_q_metrics(module: ModuleType) -> None:
     """On one observation whose reward is +1 or -1, each metric follows from Q before and after, and epsilon."""
     need(module, "start_e", "end_e", "train_frequency")
-    falls = Trial(module, NOISE, epsilon=1.0, end_e=0.2).run(12)
-    if "epsilon" in falls and "exploration_fraction" in settings_in(module):
-        # Each of the 11 steps in 7 environments has its own, until half of the training is over.
-        steps = 77 * np.arange(12)[:, None] + 7 * np.arange(11)
-        line = np.clip(1 - 0.8 * steps / (77 * UPDATES / 2), 0.2, 1).mean(1)
-        close("epsilon over 12 of 20 updates", falls["epsilon"][:, 0], line, 1e-3)
     for epsilon in (0.5, 0.0):
         trial = Trial(module, NOISE, epsilon=epsilon)
         trial.run(3)  # to where the target network is not the online one
@@ -746,7 +807,7 @@ def known_q_metrics(module: ModuleType) -> None:
 BROKEN = tables(obs=np.zeros((4, 4)), reward=np.full((4, 2), np.nan), next=[0] * 4, terminated=True)
 
 
-@oracle(ALL, "the metric `nonfinite`")
+@oracle(ALL, "the metric `nonfinite`", DEFINITION)
 def nonfinite_shows(module: ModuleType) -> None:
     """It is 1 where a reward is not a number, and 0 where all is well."""
     for params, wanted in ((COUNT, 0), (BROKEN, 1)):

@@ -2,11 +2,13 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -15,7 +17,9 @@ import numpy as np
 
 from probes.environments import Tabular, tables
 from probes.oracles.base import (
+    DEFINITION,
     IDS,
+    LIKENESS,
     CannotAskError,
     close,
     configure,
@@ -34,7 +38,7 @@ from rlref.contract import DQN
 BUFFER = "obs action reward terminated truncated next_obs"
 
 
-@oracle(DQN, "the value of the next state", next_values="kind target_q online_q epsilon")
+@oracle(DQN, "the value of the next state", DEFINITION, next_values="kind target_q online_q epsilon")
 def next_state_values(module: ModuleType) -> None:
     """Double Q, the maximum and expected SARSA on two fixed tables."""
     target_q, online_q = jnp.array([[1.0, 3.0, -1.0], [2.0, 0.0, 0.5]]), jnp.array([[5.0, 4.0, 0.0], [1.0, 2.0, 3.0]])
@@ -44,19 +48,44 @@ def next_state_values(module: ModuleType) -> None:
             close(f"next_values of {kind!r}", module.next_values(kind, target_q, online_q, 0.3), wanted)
 
 
-@oracle(DQN, "the schedule of exploration, or its policy", epsilon_at="config env_steps", epsilon_greedy="q epsilon")
+@oracle(DQN, "the schedule of exploration", LIKENESS, epsilon_at="config env_steps")
 def exploration(module: ModuleType) -> None:
-    """Epsilon falls from start_e to end_e over its share of the training; its policy gives every action epsilon / A."""
+    """Epsilon falls linearly from start_e to end_e over its share of the training."""
     config = configure(module, total_timesteps=100_000, start_e=0.9, end_e=0.1, exploration_fraction=0.5)
     for steps, wanted in ((0, 0.9), (12_500, 0.7), (25_000, 0.5), (50_000, 0.1), (90_000, 0.1)):
         close(f"epsilon after {steps} of 100000 steps", module.epsilon_at(config, jnp.float32(steps)), wanted)
+
+
+@oracle(DQN, "the policy that explores", DEFINITION, epsilon_greedy="q epsilon")
+def greedy_policy(module: ModuleType) -> None:
+    """It gives every action epsilon / A, and the best one the rest."""
     policy = module.epsilon_greedy(jnp.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), 0.3)
     close("epsilon_greedy at epsilon .3", policy, [[0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
 
 
-@oracle(DQN, "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step")
+SLOTS = {"replay_indices": "bits rows capacity num_envs n_step"}
+
+
+@oracle(DQN, "which transitions are sampled", **SLOTS)
 def replay_slots(module: ModuleType) -> None:
-    """Slots are of written steps, n consecutive ones of one environment, all equally often, round the end too."""
+    """Slots are of written steps, n consecutive ones of one environment, round the end too, and none is left out."""
+    for case, found, whole in sampled_slots(module):
+        if wrong := set(found) - whole:
+            raise AssertionError(f"{case}, the slots {next(iter(wrong))} are sampled: unwritten, or no such sequence")
+        if not whole <= set(found):
+            raise AssertionError(f"{case}, the slots {next(iter(whole - set(found)))} are never sampled")
+
+
+@oracle(DQN, "how often each transition is sampled", LIKENESS, **SLOTS)
+def replay_odds(module: ModuleType) -> None:
+    """All equally often."""
+    for case, found, whole in sampled_slots(module):
+        if not 0.7 < min(found[x] for x in whole) * len(whole) / found.total() <= 1:
+            raise AssertionError(f"{case}, some are sampled less often than others, or never")
+
+
+def sampled_slots(module: ModuleType) -> Iterator[tuple[str, collections.Counter[tuple[int, ...]], set[Any]]]:
+    """Each case in words, how often each sequence of slots is drawn of 20,000, and the sequences that there are."""
     bits, capacity, num_envs = jnp.arange(20_000, dtype=jnp.uint32) * jnp.uint32(2_654_435_761), 13, 3
     for rows, n in itertools.product((4, 13, 18, 40), (1, 3)):
         slots, _ = (np.asarray(x) for x in module.replay_indices(bits, jnp.int32(rows), capacity, num_envs, n))
@@ -65,11 +94,7 @@ def replay_slots(module: ModuleType) -> None:
         written = range(max(0, rows - capacity), rows)
         whole = {tuple((row + k) % capacity * num_envs + env for k in range(n))
                  for row in written[: len(written) - n + 1] for env in range(num_envs)}  # fmt: skip
-        found = collections.Counter(map(tuple, slots.tolist()))
-        if wrong := set(found) - whole:
-            raise AssertionError(f"{case}, the slots {next(iter(wrong))} are sampled: unwritten, or no such sequence")
-        if not 0.7 < min(found[x] for x in whole) * len(whole) / len(bits) <= 1:
-            raise AssertionError(f"{case}, some are sampled less often than others, or never")
+        yield case, collections.Counter(map(tuple, slots.tolist())), whole
 
 
 def asked_by_update(module: ModuleType, name: str) -> list[Any]:
@@ -104,7 +129,7 @@ def asked_by_update(module: ModuleType, name: str) -> list[Any]:
 WATCHED = {"init": "task key", "update": "task num_updates state step"}
 
 
-@oracle(DQN, "which transitions are sampled", replay_indices="bits rows capacity num_envs n_step", **WATCHED)
+@oracle(DQN, "which transitions are sampled", **SLOTS, **WATCHED)
 def replay_draws(module: ModuleType) -> None:
     """Each gradient step draws anew, from the rows written by its own end."""
     asked = asked_by_update(module, "replay_indices")
@@ -127,6 +152,7 @@ def exploring_steps(module: ModuleType) -> None:
 @oracle(
     DQN,
     "the return, the discount, or the next observation of a sampled transition",
+    DEFINITION,
     Buffer=BUFFER,
     sample="task buffer index like",
 )
@@ -160,7 +186,7 @@ def sampled_returns(module: ModuleType) -> None:
         close("the action", got.action, action[index[:, 0]])
 
 
-@oracle(DQN, "how observations are stored", encode="obs buffer_dtype", decode="stored buffer_dtype like")
+@oracle(DQN, "how observations are stored", DEFINITION, encode="obs buffer_dtype", decode="stored buffer_dtype like")
 def storage(module: ModuleType) -> None:
     """Numbers stored as they come, whole ones to 255 as bytes, and 0 and 1 as bits come back as they were."""
     rng = np.random.default_rng(0)
@@ -183,6 +209,7 @@ def storage(module: ModuleType) -> None:
 @oracle(
     DQN,
     "the target: the reward, and the discounted value of the next state",
+    LIKENESS,
     init="task key",
     forward="task params obs options",
     targets="task target_params params batch epsilon",
@@ -206,6 +233,7 @@ def bootstrapped_targets(module: ModuleType) -> None:
 @oracle(
     DQN,
     "the loss, or the gather of the action taken",
+    LIKENESS,
     init="task key",
     forward="task params obs options",
     loss="params task batch target",
@@ -232,6 +260,7 @@ def td_loss(module: ModuleType) -> None:
 @oracle(
     DQN,
     "the dueling heads",
+    DEFINITION,
     init="task key",
     forward="task params obs options",
 )
@@ -275,15 +304,52 @@ def evaluated(module: ModuleType) -> None:
     close("the policy as it is evaluated", agent.policy(state, obs), np.eye(3)[q.argmax()])
 
 
-@oracle(
-    DQN,
-    "what is kept of a step, the action that is taken, or the episodes under way",
-    init="task key",
-    forward="task params obs options",
-    collect="task state params epsilon draws",
-)
+COLLECT = {
+    "init": "task key",
+    "forward": "task params obs options",
+    "collect": "task state params epsilon draws",
+}
+
+
+@oracle(DQN, "what is kept of a step, or the episodes under way", **COLLECT)
 def collected_steps(module: ModuleType) -> None:
-    """Two cycles in a row: random actions where chance says so and else the best; what is kept is what happened."""
+    """Of two cycles in a row, what is kept is what happened."""
+    found = two_cycles(module)
+    kept, seen, ended = found.kept, found.seen, found.kept.terminated | found.kept.truncated
+    follows_ids(kept, "next_obs", found.before, found.last)
+    for name, each in (("action", kept.action), ("reward", kept.reward), ("ended", ended)):
+        if hasattr(seen, name):
+            close(f"{name} of the steps, beside what is stored", getattr(seen, name), each)
+    for name, each in (("total", kept.reward), ("length", np.ones_like(kept.reward))):
+        if hasattr(seen, name):
+            close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
+
+
+@oracle(DQN, "the action that is taken", LIKENESS, **COLLECT)
+def chosen_actions(module: ModuleType) -> None:
+    """Random actions where chance says so, and else the best of the parameters that are to act."""
+    found = two_cycles(module)
+    close("the action, random where the draw is below epsilon and the best elsewhere", found.kept.action, found.chosen)
+
+
+class Cycles(NamedTuple):
+    """Two cycles of 11 steps in 7 environments on IDS, each array `[22, 7, ...]`."""
+
+    kept: Any
+    """what is stored of them"""
+    seen: Any
+    """what is returned beside that"""
+    before: Any
+    """the observations `[7, ...]` that they begin with"""
+    last: Any
+    """those that they end with"""
+    chosen: np.ndarray
+    """the actions that the draws and the values ask for"""
+
+
+@functools.cache
+def two_cycles(module: ModuleType) -> Cycles:
+    """Two cycles in a row, epsilon from 0 to 1 in each."""
     settings = {"num_envs": 7, "train_frequency": 77, "cycles_per_update": 1, "hidden_sizes": (16,), "gamma": 0.9,
                 "buffer_dtype": "same", "learning_starts": 77, "buffer_size": 154, "batch_size": 31,
                 "target_network_frequency": 77, "total_timesteps": 770}  # fmt: skip
@@ -298,20 +364,12 @@ def collected_steps(module: ModuleType) -> None:
         state, steps, block = collect(state, acting, epsilon, (*chance, jax.random.split(keys[2], (11, 7))))
         cycles.append((jax.tree.map(lambda x: x.reshape(11, 7, *x.shape[1:]), block), steps, chance))
     kept, seen, (uniform, random) = jax.device_get(jax.tree.map(lambda *x: jnp.concatenate(x), *cycles))
-    action, ended = kept.action, kept.terminated | kept.truncated
-    follows_ids(kept, "next_obs", first.obs, state.obs)
     q = np.asarray(module.forward(task, acting, jnp.asarray(kept.obs.reshape(-1, 1)))).reshape(22, 7, 2)
-    greedy = np.where(uniform < np.tile(epsilon, 2)[:, None], random, q.argmax(-1))
-    close("the action, random where the draw is below epsilon and the best elsewhere", action, greedy)
-    for name, each in (("action", action), ("reward", kept.reward), ("ended", ended)):
-        if hasattr(seen, name):
-            close(f"{name} of the steps, beside what is stored", getattr(seen, name), each)
-    for name, each in (("total", kept.reward), ("length", np.ones_like(kept.reward))):
-        if hasattr(seen, name):
-            close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
+    chosen = np.where(uniform < np.tile(epsilon, 2)[:, None], random, q.argmax(-1))
+    return Cycles(kept, seen, first.obs, state.obs, chosen)
 
 
-@oracle(DQN, "the optimiser, or its clip of the gradient's norm", make_optimizer="config learning_rate")
+@oracle(DQN, "the optimiser, or its clip of the gradient's norm", LIKENESS, make_optimizer="config learning_rate")
 def optimiser(module: ModuleType) -> None:
     """Two steps of Adam, written out, without a clip and with one."""
     need(module, "max_grad_norm", "adam_eps")

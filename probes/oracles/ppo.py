@@ -19,7 +19,9 @@ from jax.flatten_util import ravel_pytree
 from probes.environments import Tabular, Targets, tables
 from probes.oracles.base import (
     CYCLE,
+    DEFINITION,
     IDS,
+    LIKENESS,
     CannotAskError,
     Lopsided,
     close,
@@ -35,7 +37,7 @@ from probes.oracles.base import (
 from rlref.contract import PPO
 
 
-@oracle(PPO, "advantages", gae="reward value next_value terminated truncated gamma gae_lambda")
+@oracle(PPO, "advantages", DEFINITION, gae="reward value next_value terminated truncated gamma gae_lambda")
 def advantages(module: ModuleType) -> None:
     """Generalised advantages equal their sum written out, in float64, over random endings."""
     rng = np.random.default_rng(0)
@@ -57,7 +59,7 @@ def advantages(module: ModuleType) -> None:
         close(f"gae's advantage (gamma {gamma}, lambda {gae_lambda})", got, wanted)
 
 
-@oracle(PPO, "the categorical policy", Categorical="log_probs")
+@oracle(PPO, "the categorical policy", DEFINITION, Categorical="log_probs")
 def categorical(module: ModuleType) -> None:
     """log_prob, entropy and KL of a Categorical equal sums over its probabilities."""
     rng = np.random.default_rng(0)
@@ -72,7 +74,7 @@ def categorical(module: ModuleType) -> None:
         close("how often Categorical.sample gives each action", (drawn[..., None] == np.arange(3)).mean(0), p, 0.02)
 
 
-@oracle(PPO, "the Gaussian policy", DiagonalGaussian="mean log_std")
+@oracle(PPO, "the Gaussian policy", DEFINITION, DiagonalGaussian="mean log_std")
 def gaussian(module: ModuleType) -> None:
     """log_prob, entropy and KL of a DiagonalGaussian are sums over its independent dimensions."""
     rng = np.random.default_rng(0)
@@ -94,7 +96,7 @@ def gaussian(module: ModuleType) -> None:
         close("the standard deviation of DiagonalGaussian.sample", drawn.std(0), std, 0.05)
 
 
-@oracle(PPO, "the shuffling into minibatches", minibatch_indices="key epochs batch_size num_minibatches")
+@oracle(PPO, "the shuffling into minibatches", LIKENESS, minibatch_indices="key epochs batch_size num_minibatches")
 def each_sample_once(module: ModuleType) -> None:
     """Every epoch has each sample exactly once, in an order of its own."""
     indices = np.asarray(module.minibatch_indices(jax.random.key(0), 3, 77, 7))
@@ -105,7 +107,7 @@ def each_sample_once(module: ModuleType) -> None:
         raise AssertionError("two epochs have the same order")
 
 
-@oracle(PPO, "the running mean and variance", Moments="mean variance count")
+@oracle(PPO, "the running mean and variance", DEFINITION, Moments="mean variance count")
 def running_moments(module: ModuleType) -> None:
     """Of three batches of different sizes, merged one after the other, they are those of all data at once."""
     data = np.random.default_rng(0).normal(size=(60, 3)) * [1.0, 5.0, 0.1] + [0.0, 3.0, -20.0]
@@ -115,7 +117,7 @@ def running_moments(module: ModuleType) -> None:
         close(f"the {name} of 7, 11 and 42 samples", getattr(merged, name), wanted, 1e-3)
 
 
-@oracle(PPO, "the normalisation of observations", normalize="x moments", Moments="mean variance count")
+@oracle(PPO, "the normalisation of observations", DEFINITION, normalize="x moments", Moments="mean variance count")
 def normalised(module: ModuleType) -> None:
     """The mean is taken off, and what is left divided by the standard deviation, then clipped to some bound."""
     x = jnp.array([[1.0, -4.0], [7.0, 8.0]])
@@ -130,6 +132,7 @@ def normalised(module: ModuleType) -> None:
 @oracle(
     PPO,
     "the scaling of rewards",
+    DEFINITION,
     discounted_returns="start reward ended gamma",
     reward_scale="moments",
     Moments="mean variance count",
@@ -150,7 +153,7 @@ def reward_scaling(module: ModuleType) -> None:
     close("reward_scale where nothing varies", module.reward_scale(module.Moments(*jnp.array([5.0, 0.0, 100.0]))), 1.0)
 
 
-@oracle(PPO, "the gradient's noise scale", gradient_noise_scale="opt_state batch_size")
+@oracle(PPO, "the gradient's noise scale", DEFINITION, gradient_noise_scale="opt_state batch_size")
 def noise_scale(module: ModuleType) -> None:
     """tr(Sigma) / |G|^2 in samples: the variance of minibatches' gradients, times their size, to the squared mean."""
     rng, adam = np.random.default_rng(0), optax.scale_by_adam()
@@ -255,7 +258,7 @@ def numbers(x: np.ndarray) -> str:
 
 
 # Each is asked where those before it cannot disturb.
-@oracle(PPO, "the entropy bonus", **LOSS)
+@oracle(PPO, "the entropy bonus", LIKENESS, **LOSS)
 def entropy_bonus(module: ModuleType) -> None:
     """The policy's mean entropy times ent_coef is taken off the loss, and off its gradient."""
     found = loss_of(module)
@@ -266,7 +269,7 @@ def entropy_bonus(module: ModuleType) -> None:
         close("what the entropy bonus adds to the gradient", got, -2 * slope, 1e-3)
 
 
-@oracle(PPO, "the value's loss", **LOSS)
+@oracle(PPO, "the value's loss", LIKENESS, **LOSS)
 def value_loss(module: ModuleType) -> None:
     """Half the mean squared error, or that of the clipped value where it is larger, times vf_coef."""
     found = loss_of(module)
@@ -277,7 +280,7 @@ def value_loss(module: ModuleType) -> None:
         close(what, found.total(0.6, 0.0, samples) - found.total(0.0, 0.0, samples), 0.6 * 0.5 * error.mean(), 1e-3)
 
 
-@oracle(PPO, "the policy's loss: ratio, clip, sign or mean", **LOSS)
+@oracle(PPO, "the policy's loss: ratio, clip, sign or mean", LIKENESS, **LOSS)
 def policy_loss(module: ModuleType) -> None:
     """The mean of the pessimistic bound, whose gradient is zero exactly where it is clipped."""
     found = loss_of(module)
@@ -294,17 +297,38 @@ def policy_loss(module: ModuleType) -> None:
             raise AssertionError(f"the policy's gradient at ratio {ratio} and advantage {advantage} {how}")
 
 
-@oracle(
-    PPO,
-    "the gradient steps: optimiser, clip of the gradient's norm, normalised advantages, or their metrics",
-    init="task key",
-    forward="task params obs_moments obs options",
-    loss="params task obs_moments batch",
-    learn="task state batch indices learning_rate",
-    Batch="obs action policy log_prob value advantage target",
-)
-def gradient_steps(module: ModuleType) -> None:
-    """Two epochs of two minibatches end where Adam, written out, ends; past target_kl the second epoch is skipped."""
+LEARN = {
+    "init": "task key",
+    "forward": "task params obs_moments obs options",
+    "loss": "params task obs_moments batch",
+    "learn": "task state batch indices learning_rate",
+    "Batch": "obs action policy log_prob value advantage target",
+}
+
+
+class Learning(NamedTuple):
+    """Four gradient steps on 22 samples, two epochs of two minibatches, from `state` at the learning rate `rate`."""
+
+    task: Any
+    skipping: Any
+    """the same with a target_kl that the first epoch goes beyond"""
+    state: Any
+    batch: Any
+    indices: np.ndarray
+    rate: jax.Array
+    flat: jax.Array
+    """the parameters as a vector, which `unravel` makes a tree of"""
+    unravel: Callable[[jax.Array], Any]
+
+    def learn(self, task: Any, module: ModuleType, epochs: int) -> tuple[Any, dict[str, Any]]:
+        """The new state, and what is said of the steps."""
+        state, aux = jax.jit(partial(module.learn, task))(self.state, self.batch, self.indices[:epochs], self.rate)
+        return state, {name: np.asarray(x).reshape(-1) for name, x in aux.items()}
+
+
+@functools.cache
+def learning(module: ModuleType) -> Learning:
+    """Samples whose log-probabilities have moved, so that there is something to clip."""
     rng = np.random.default_rng(0)
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0] * 5], next=[0], terminated=True)
     config = configure(module, norm_adv=True, clip_vloss=False, max_grad_norm=0.7, adam_eps=0.1, hidden_sizes=(16,),
@@ -320,7 +344,41 @@ def gradient_steps(module: ModuleType) -> None:
     floats = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(3, 22)) * [[0.3], [2.0], [3.0]] + [[0], [5], [0]])
     noise, advantage, target = floats
     batch = module.Batch(obs, action, policy, policy.log_prob(action) + noise, value, advantage, target)
-    indices, rate = np.stack([rng.permutation(22).reshape(2, 11) for _ in range(2)]), 0.03
+    indices = np.stack([rng.permutation(22).reshape(2, 11) for _ in range(2)])
+    return Learning(task, skipping, state, jax.device_get(batch), indices, jnp.float32(0.03), flat, unravel)
+
+
+@oracle(PPO, "target_kl, or what is said of ratios", DEFINITION, **LEARN)
+def early_stop(module: ModuleType) -> None:
+    """Past target_kl two epochs are one, to the optimiser's state; what the first step says of ratios is as defined."""
+    found = learning(module)
+    whole, aux = found.learn(found.task, module, 1)
+    skipped, _ = found.learn(found.skipping, module, 2)
+    for x, y in zip(jax.tree.leaves(skipped.params), jax.tree.leaves(whole.params), strict=True):
+        close("a parameter after one epoch beyond target_kl", x, y)
+    for x, y in zip(jax.tree.leaves(skipped.opt_state), jax.tree.leaves(whole.opt_state), strict=True):
+        close("the optimiser's state after one epoch beyond target_kl", x, y)
+    part = jax.tree.map(lambda x: x[found.indices[0, 0]], found.batch)
+    policy, _ = module.forward(found.task, found.state.params, None, part.obs)
+    log_ratio = np.asarray(policy.log_prob(part.action), np.float64) - part.log_prob
+    ratio = np.exp(log_ratio)
+    for name, wanted in {
+        "approx_kl": (ratio - 1 - log_ratio).mean(),
+        "clip_fraction": (np.abs(ratio - 1) > 0.2).mean(),
+        "ratio_error": np.abs(ratio - 1).max(),
+    }.items():
+        if name in aux:
+            close(f"{name} of the first gradient step", aux[name][0], wanted, 1e-3)
+
+
+@oracle(
+    PPO, "the gradient steps: optimiser, clip of the gradient's norm, normalised advantages, or their metrics",
+    LIKENESS, **LEARN,
+)  # fmt: skip
+def gradient_steps(module: ModuleType) -> None:
+    """Two epochs of two minibatches end where Adam, written out, ends."""
+    found = learning(module)
+    task, batch, unravel, rate = found.task, found.batch, found.unravel, float(found.rate)
 
     @jax.jit
     def at(flat: jax.Array, part: Any) -> Any:
@@ -333,12 +391,10 @@ def gradient_steps(module: ModuleType) -> None:
         policy, value = module.forward(task, unravel(flat), None, part.obs)
         return jax.grad(objective)(flat), policy.log_prob(part.action) - part.log_prob, value
 
-    position, start = np.asarray(flat, np.float64), np.linalg.norm(flat)
+    position, start = np.asarray(found.flat, np.float64), np.linalg.norm(found.flat)
     mean, square = np.zeros_like(position), np.zeros_like(position)
-    batch = jax.device_get(batch)
-    ends: list[Any] = []
     said: dict[str, list[float]] = collections.defaultdict(list)
-    for step, index in enumerate(indices.reshape(4, 11), 1):
+    for step, index in enumerate(found.indices.reshape(4, 11), 1):
         part = jax.tree.map(lambda x, index=index: x[index], batch)
         normalised = (part.advantage - part.advantage.mean()) / part.advantage.std()
         part = part._replace(advantage=normalised)
@@ -348,36 +404,27 @@ def gradient_steps(module: ModuleType) -> None:
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         change = -rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 0.1)
         position += change
-        ends.append(unravel(jnp.asarray(position, jnp.float32)))
         for name, x in {
             "grad_norm": norm,
             "update_ratio": np.linalg.norm(change) / start,
             "approx_kl": (ratio - 1 - log_ratio).mean(),
             "clip_fraction": (np.abs(ratio - 1) > 0.2).mean(),
-            "ratio_error": np.abs(ratio - 1).max(),
             "value_loss": 0.5 * np.square(value - part.target).mean(),
             "policy_loss": -np.minimum(ratio * normalised, np.clip(ratio, 0.8, 1.2) * normalised).mean(),
         }.items():
             said[name].append(x)
-    new, aux = jax.jit(partial(module.learn, task))(state, batch, indices, jnp.float32(rate))
-    skipped, _ = jax.jit(partial(module.learn, skipping))(state, batch, indices, rate)
-    for what, got, wanted in (
-        ("after four gradient steps", new, ends[3]),
-        ("after one epoch beyond target_kl", skipped, ends[1]),
-    ):
-        for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(got.params), jax.tree.leaves(wanted), strict=True):
-            close(f"the parameter {jax.tree_util.keystr(path)} {what}", x, y, 1e-3)
-    # The optimiser too is as after the first epoch.
-    one, _ = jax.jit(partial(module.learn, task))(state, batch, indices[:1], jnp.float32(rate))
-    for x, y in zip(jax.tree.leaves(skipped.opt_state), jax.tree.leaves(one.opt_state), strict=True):
-        close("the optimiser's state after one epoch beyond target_kl", x, y)
+    new, aux = found.learn(task, module, 2)
+    end = unravel(jnp.asarray(position, jnp.float32))
+    for (path, x), y in zip(jax.tree_util.tree_leaves_with_path(new.params), jax.tree.leaves(end), strict=True):
+        close(f"the parameter {jax.tree_util.keystr(path)} after four gradient steps", x, y, 1e-3)
     for name in said.keys() & aux.keys():
-        close(f"{name} of the gradient steps", np.asarray(aux[name]).reshape(-1), said[name], 1e-3)
+        close(f"{name} of the gradient steps", aux[name], said[name], 1e-3)
 
 
 @oracle(
     PPO,
     "metrics: the mean over gradient steps",
+    DEFINITION,
     init="task key",
     forward="task params obs_moments obs options",
     diagnose="task state batch part aux",
@@ -488,20 +535,41 @@ BATCH = {
 }
 
 
-@oracle(PPO, "the batch that is learned from: rewards, next values, advantages, targets, or their order", **BATCH)
+@oracle(PPO, "the batch that is learned from: what stands beside an observation, or its value", **BATCH)
 def learned_batch(module: ModuleType) -> None:
-    """What `update` hands to `learn` is what `collect` gave it, sample by sample, with advantages as written out."""
-    compare_batches(module, scaled=False)
+    """What `update` hands to `learn` is what `collect` gave it, sample by sample, with the values of that time."""
+    compare_batches(module, False, "action", "log_prob", "value")
 
 
-@oracle(PPO, "the scaling of rewards or the normalisation of observations, in the batch that is learned from", **BATCH)
+@oracle(PPO, "the batch that is learned from: next values, advantages, targets, minibatches, learning rate",
+        LIKENESS, **BATCH)  # fmt: skip
+def learned_targets(module: ModuleType) -> None:
+    """Advantages and targets as written out, each sample once in an epoch, and the rate of the 6th of 20 updates."""
+    compare_batches(module, False, "indices", "advantage", "target", "rate")
+
+
+@oracle(PPO, "the normalisation of observations, in the batch that is learned from", **BATCH)
+def normalised_batch(module: ModuleType) -> None:
+    """As learned_batch, values being those of normalised observations."""
+    compare_batches(module, True, "action", "log_prob", "value")
+
+
+@oracle(PPO, "the scaling of rewards, in the batch that is learned from", LIKENESS, **BATCH)
 def scaled_batch(module: ModuleType) -> None:
-    """The same, rewards divided by the deviation of their discounted sums, and values of normalised observations."""
-    compare_batches(module, scaled=True)
+    """As learned_targets, rewards divided by the deviation of their discounted sums."""
+    compare_batches(module, True, "advantage", "target")
 
 
-def compare_batches(module: ModuleType, scaled: bool) -> None:
-    """Raise AssertionError unless `learn` is given the batch that follows from what `collect` returned."""
+def compare_batches(module: ModuleType, scaled: bool, *asked: str) -> None:
+    """Raise AssertionError unless `learn` is given what follows from what `collect` returned, in what is `asked`."""
+    for name, compare in batches(module, scaled).items():
+        if name in asked:
+            compare()
+
+
+@functools.cache
+def batches(module: ModuleType, scaled: bool) -> dict[str, Callable[[], None]]:
+    """What `learn` is given by an update: its name -> a comparison with what it should be."""
     gamma, gae_lambda = 0.9, 0.7
     settings = {"num_envs": 7, "num_steps": 11, "num_minibatches": 7, "hidden_sizes": (16,), "anneal_lr": True}
     if scaled:
@@ -532,9 +600,10 @@ def compare_batches(module: ModuleType, scaled: bool) -> None:
     originals = module.learn, module.collect
     with mock.patch.multiple(module, learn=learn, collect=collect):
         batch, indices, rate, rollout = jax.device_get(watched(state))
-    close("the learning rate of the 6th of 20 updates", rate, 0.03)
-    for epoch in indices.reshape(len(indices), -1):
-        close("how often an epoch has each sample", np.bincount(epoch, minlength=77), np.ones(77))
+    found: dict[str, Callable[[], None]]
+    found = {"rate": partial(close, "the learning rate of the 6th of 20 updates", rate, 0.03)}
+    times = [np.bincount(epoch, minlength=77) for epoch in indices.reshape(len(indices), -1)]
+    found["indices"] = partial(close, "how often an epoch has each sample", times, np.ones((len(times), 77)))
 
     def value(obs: np.ndarray) -> np.ndarray:
         v = module.forward(task, state.params, obs_moments, jnp.asarray(obs.reshape(-1, 1)))[1]
@@ -557,12 +626,15 @@ def compare_batches(module: ModuleType, scaled: bool) -> None:
         if hasattr(batch, name):  # pairs of an observation and a number, in an order of their own
             got = getattr(batch, name)
             orders = np.lexsort((got, batch.obs[:, 0])), np.lexsort((x.reshape(-1), rollout.obs.reshape(-1)))
-            close(f"{name} beside its observation in the batch", got[orders[0]], x.reshape(-1)[orders[1]])
+            what = f"{name} beside its observation in the batch"
+            found[name] = partial(close, what, got[orders[0]], x.reshape(-1)[orders[1]])
+    return found
 
 
 @oracle(
     PPO,
     "which observations and rewards the running statistics have seen, or what is evaluated with them",
+    DEFINITION,
     init="task key",
     forward="task params obs_moments obs options",
     update="task num_updates state step",

@@ -9,11 +9,11 @@ import numpy as np
 from gymnax.environments import spaces
 
 from probes.environments import Tabular, tables
-from probes.oracles.base import CannotAskError, close, configure, oracle, task_of
+from probes.oracles.base import DEFINITION, LIKENESS, CannotAskError, close, configure, oracle, task_of
 from rlref.contract import ALL, GRADIENT
 
 
-@oracle(GRADIENT, "explained variance", explained_variance="target value")
+@oracle(GRADIENT, "explained variance", DEFINITION, explained_variance="target value")
 def explained_variance(module: ModuleType) -> None:
     """1 - Var[target - value] / Var[target]; NaN for constant targets."""
     target, value = jnp.array([0.0, 2.0, 4.0]), jnp.array([1.0, 2.0, 3.0])
@@ -22,7 +22,9 @@ def explained_variance(module: ModuleType) -> None:
         raise AssertionError("explained_variance of constant targets is a number; it is undefined, NaN")
 
 
-@oracle(ALL, "what the network is shown: one-hot, images from 0 to 1, anything else flat", features="obs space")
+@oracle(
+    ALL, "what the network is shown: one-hot, images from 0 to 1, anything else flat", DEFINITION, features="obs space"
+)
 def shown_features(module: ModuleType) -> None:
     """Discrete observations are one-hot, bytes of images become 0 to 1, and other numbers stay as they are."""
     one_hot = module.features(jnp.array([2, 0]), spaces.Discrete(3))
@@ -34,7 +36,7 @@ def shown_features(module: ModuleType) -> None:
     close("the sum of features of an image with one pixel of 255", np.asarray(shown).sum(), 1.0)
 
 
-@oracle(GRADIENT, "the network on images: convolutions and their strides", init="task key")
+@oracle(GRADIENT, "the network on images: convolutions and their strides", LIKENESS, init="task key")
 def convolved_images(module: ModuleType) -> None:
     """Values of images are those of the layers written out: windows of each size, as far apart as the stride says."""
     rng = np.random.default_rng(0)
@@ -64,7 +66,7 @@ def convolved_images(module: ModuleType) -> None:
     close("the value of an image", value, wanted.reshape(value.shape))
 
 
-@oracle(GRADIENT, "dormant units", dormant_fraction="hidden tau")
+@oracle(GRADIENT, "dormant units", DEFINITION, dormant_fraction="hidden tau")
 def dormant_units(module: ModuleType) -> None:
     """Units whose mean |activation| is at most tau of their layer's, counted over all layers alike."""
     first = jnp.array([[10.0, -10.0, 0.0, 0.1], [-10.0, 10.0, 0.0, 0.1]])  # the last two
@@ -72,7 +74,7 @@ def dormant_units(module: ModuleType) -> None:
     close("dormant_fraction", module.dormant_fraction([first, second], 0.05), 3 / 6)
 
 
-@oracle(GRADIENT, "mean, standard deviation, minimum and maximum of a metric", summary="name x where")
+@oracle(GRADIENT, "mean, standard deviation, minimum and maximum of a metric", DEFINITION, summary="name x where")
 def summaries(module: ModuleType) -> None:
     """Of all numbers, and of those that are selected; NaN where none is."""
     x = jnp.array([[3.0, -1.0], [7.0, 100.0]])

@@ -6,19 +6,21 @@ from collections.abc import Iterable
 import numpy as np
 
 from probes import solve
-from probes.check import error, numbers
+from probes.check import error
 from probes.ladder import LADDER, Answer
 from probes.oracles import ORACLES
+from probes.verdict import numbers
 
 
 def main() -> None:
-    print("| oracle | for | what must hold | component | functions of the file |")
-    print("|---|---|---|---|---|")
+    print("| oracle | for | it is | what must hold | component | functions of the file |")
+    print("|---|---|---|---|---|---|")
     for oracle in ORACLES.values():
         needs = ", ".join(f"`{name}({', '.join(fields)})`" for name, fields in oracle.needs.items())
         doc = one_line(oracle.check)
         print(
-            f"| `{oracle.name}` | {kinds(oracle.kinds)} | {doc} | {oracle.isolates} | {needs or 'the contract alone'} |"
+            f"| `{oracle.name}` | {kinds(oracle.kinds)} | {oracle.holds} | {doc} | {oracle.isolates} | "
+            f"{needs or 'the contract alone'} |"
         )
     print("\n| probe | for | task and truth | component | gamma | tolerance | wrong answers it separates |")
     print("|---|---|---|---|---|---|---|")

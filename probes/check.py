@@ -4,11 +4,12 @@ The agent is known by its contract alone (rlref/contract.py). Probes of equal sh
 probe and seed, seeds sharded over all devices, with the tables and the agent's float settings as batched arguments.
 """
 
-import collections
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,10 +19,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from probes import solve
+from probes.changes import Changes, Undo, changes, module_of, smallest
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
-from rlref.contract import GRADIENT, load_agent, no_agent, traced_names
+from probes.oracles.base import LIKENESS
+from rlref.contract import GRADIENT, NAMES, load_agent, no_agent, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
 
@@ -88,6 +91,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 NEEDED = {**dict.fromkeys(GRADIENT, ("gamma", "total_timesteps", "learning_rate")), "cem": ("num_generations",)}
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
+BISECT_SECONDS = 60.0
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
 
@@ -113,6 +117,10 @@ class RungResult:
     passed: np.ndarray
     """`[S]` bool"""
     seeds: range
+
+    @property
+    def name(self) -> str:
+        return self.probe.name
 
     @property
     def ok(self) -> bool:
@@ -145,6 +153,12 @@ class OracleResult:
     oracle: Oracle
     fault: str | None
     why: str = ""
+    meant: str = ""
+    """why the file says that this likeness is not meant to hold"""
+
+    @property
+    def name(self) -> str:
+        return self.oracle.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,12 +177,30 @@ class Report:
     kind: str
     oracles: list[OracleResult]
     rungs: list[RungResult | Skipped]
+    whole: bool = False
+    """whether all was asked for, and not some checks by name"""
+    changes: Changes | None = None
+    """what the file has changed; None if it is rlref's own, or not a copy of one"""
+    undo: Undo | None = None
+    """without which of its changes the first failure passes"""
+    notes: tuple[str, ...] = ()
+    """what is to be said of the file's PROBE_MEANT"""
 
     @property
     def failures(self) -> list[OracleResult | RungResult]:
-        """What failed, the first first."""
-        found: list[OracleResult | RungResult] = [oracle for oracle in self.oracles if oracle.fault]
+        """What failed, the first first; without what is meant."""
+        found: list[OracleResult | RungResult] = [x for x in self.oracles if x.fault and not x.meant]
         return found + [rung for rung in self.rungs if isinstance(rung, RungResult) and not rung.ok]
+
+    @property
+    def wrong(self) -> list[OracleResult | RungResult]:
+        """Truths and definitions that fail."""
+        return [x for x in self.failures if isinstance(x, RungResult) or x.oracle.holds != LIKENESS]
+
+    @property
+    def differing(self) -> list[OracleResult]:
+        """Likenesses that fail, and are not declared."""
+        return [x for x in self.failures if isinstance(x, OracleResult) and x.oracle.holds == LIKENESS]
 
     @property
     def ok(self) -> bool:
@@ -354,6 +386,7 @@ def run(
     num_seeds: int = 64,
     seed: int = 0,
     fail_fast: bool = False,
+    bisect: bool = True,
     watch: Callable[[str, list[OracleResult], list[RungResult | Skipped]], None] = lambda *_: None,
 ) -> Report:
     """Ask the oracles, then train the ladder, `num_seeds` seeds of every rung.
@@ -363,7 +396,8 @@ def run(
       only: names of oracles and rungs; without, all.
       num_seeds: seeds per rung.
       seed: the first seed's id; it draws signs, best arms and the agent's key.
-      fail_fast: stop after the first oracle that finds a fault, or the first program with a rung that fails.
+      fail_fast: stop after the first truth or definition that fails, or the first program with a rung that fails.
+      bisect: whether to look for the smallest change of the file without which the first failure passes.
       watch: told what is being done, with what is known so far.
 
     Raises UsageError, in one line, for a name that does not exist, and for a file without the contract or that raises.
@@ -384,15 +418,16 @@ def run(
     chosen = [x for n, x in own.items() if not only or n in only]
     require_settings(module, name, kind, chosen)
 
-    asked: list[OracleResult] = []
+    stopped, asked = False, list[OracleResult]()
     results: dict[str, RungResult | Skipped] = {}
     for oracle in (x for x in chosen if isinstance(x, Oracle)):
         watch(f"asking {oracle.name}", asked, [])
         with errors_with_line(name, module.__file__, named=False, anywhere=True):
             asked.append(ask(oracle, module))
-        if fail_fast and asked[-1].fault:
-            return Report(name, kind, asked, [])
-    probes = [x for x in chosen if isinstance(x, Probe)]
+        stopped = fail_fast and bool(asked[-1].fault) and oracle.holds != LIKENESS
+        if stopped:
+            break
+    probes = [] if stopped else [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
     for group in groups:
@@ -407,7 +442,68 @@ def run(
         if fail_fast and any(isinstance(one, RungResult) and not one.ok for one in trained):
             break
     watch("", asked, in_order(results))
-    return Report(name, kind, asked, in_order(results))
+    asked, notes = as_meant(module, asked, own)
+    report = Report(name, kind, asked, in_order(results), not only, changes_of(agent, module), None, notes)
+    if bisect and report.failures and report.changes and not report.changes.too_different:
+        undo = undo_of(report, module, range(seed, seed + num_seeds), lambda x: watch(x, asked, in_order(results)))
+        report = dataclasses.replace(report, undo=undo)
+    return report
+
+
+def as_meant(
+    module: ModuleType, asked: list[OracleResult], own: dict[str, Oracle | Probe]
+) -> tuple[list[OracleResult], tuple[str, ...]]:
+    """The results with what the file's PROBE_MEANT says of them; and what is to be said of that.
+
+    Raises UsageError if it is no dictionary of reasons.
+    """
+    meant = getattr(module, "PROBE_MEANT", {})
+    if not isinstance(meant, dict) or not all(isinstance(x, str) and x for pair in meant.items() for x in pair):
+        raise UsageError('PROBE_MEANT must be a dictionary of reasons, such as {"gradient_steps": "KL penalty"}')
+    likeness = [name for name, x in own.items() if isinstance(x, Oracle) and x.holds == LIKENESS]
+    results = {x.oracle.name: x for x in asked}
+    notes = []
+    for name in meant:
+        if name not in own:
+            notes.append(f"PROBE_MEANT has {name!r}, which is no check.{nearest(name, likeness)}")
+        elif name not in likeness:
+            notes.append(f"PROBE_MEANT has {name!r}, which holds for any right agent: it excuses nothing.")
+        elif name in results and results[name].fault == "":
+            notes.append(f"PROBE_MEANT has {name!r}, which passes: it is not needed.")
+    excused = {name: why for name, why in meant.items() if name in likeness}
+    return [dataclasses.replace(x, meant=excused.get(x.oracle.name, "")) for x in asked], tuple(notes)
+
+
+def changes_of(agent: str | ModuleType, module: ModuleType) -> Changes | None:
+    """What an agent's file has changed; None if it is one of rlref's own."""
+    if isinstance(agent, ModuleType) or agent in NAMES or module.__file__ is None:
+        return None
+    found = changes(Path(module.__file__).read_text())
+    return found if found.hunks else None
+
+
+def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[str], None]) -> Undo | None:
+    """The smallest change of the file without which what the verdict is about passes; None if none is found in time."""
+    failure = report.wrong[0] if report.wrong else report.differing[0]
+    assert report.changes is not None
+    assert module.__file__ is not None
+    path, tried = module.__file__, itertools.count(1)
+
+    def passes(text: str) -> bool:
+        watch(f"undoing changes, {failure.name} alone: try {next(tried)}")
+        try:
+            other = module_of(text, path)
+            if isinstance(failure, OracleResult):
+                return ask(failure.oracle, other).fault == ""
+            return train_group(other, report.kind, [failure.probe], seeds)[0].ok
+        except Exception:  # half of a change may not even compile
+            return False
+        finally:
+            sys.modules[module.__name__] = module
+
+    near = [x for x in report.failures if isinstance(x, OracleResult)][:1]
+    suspects = {name for x in near for name in x.oracle.needs}
+    return smallest(report.changes, passes, suspects, BISECT_SECONDS)[0]
 
 
 def require_settings(module: ModuleType, name: str, kind: str, chosen: Sequence[Oracle | Probe]) -> None:
@@ -430,12 +526,14 @@ def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
     """Ask one oracle. An optional function that raises is at fault itself; what an update raises is passed on."""
     if why := missing(oracle, module):
         return OracleResult(oracle, None, why)
+    is_likeness = oracle.holds == LIKENESS
     try:
         oracle.check(module)
     except CannotAskError as reason:
         return OracleResult(oracle, None, str(reason))
     except AssertionError as found:
-        return OracleResult(oracle, first_line(found) or "an assertion fails")
+        fault = first_line(found) or "an assertion fails"
+        return OracleResult(oracle, fault.replace(", and should be ", ", in rlref's ") if is_likeness else fault)
     except Exception as error:  # the user's own code: anything can come
         where = line_of(error, module.__file__)
         if isinstance(error, AttributeError) and where is None:  # a field under another name
@@ -449,128 +547,3 @@ def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
 def in_order(results: dict[str, RungResult | Skipped]) -> list[RungResult | Skipped]:
     """Results in the ladder's order: programs end in another."""
     return [results[name] for name in LADDER if name in results]
-
-
-def cause(report: Report, failure: RungResult) -> str:
-    """The known bug whose wrong answer is nearest to what a failing rung measured; '' if none is near.
-
-    Bugs of bootstrapping have wrong answers on several rungs, some of which coincide: all of these rungs are asked.
-    """
-    if failure.probe.fingerprints:
-        rungs = [r for r in report.rungs if isinstance(r, RungResult) and r.probe.fingerprints]
-        by_rung = [_distances(rung) for rung in rungs]
-        distances = {name: max(by_name[name] for by_name in by_rung) for name in solve.WRONG}
-        near = min(distances, key=lambda name: distances[name])
-        return near if distances[near] <= 2 else ""
-    votes: collections.Counter[str] = collections.Counter()
-    for (case, answer), passed in zip(failure.rows(), failure.passed, strict=True):
-        if not passed:
-            wrong = failure.probe.wrong(case)
-            distance = {n: error(failure.probe, failure.kind, case, answer, to) for n, to in wrong.items()}
-            near = min(distance, key=lambda n: distance[n])
-            votes[near if distance[near] <= 2 else ""] += 1
-    name, count = votes.most_common(1)[0]
-    # A bug leads every seed to its wrong answer; what only some seeds end at, chance may have led them to.
-    return name if count >= 0.75 * len(failure.passed) else ""
-
-
-def _distances(rung: RungResult) -> dict[str, float]:
-    """How far a rung is from what each bug of bootstrapping would give there, in tolerances; the median over seeds."""
-    distances: dict[str, list[float]] = {name: [] for name in solve.WRONG}
-    for case, answer in rung.rows():
-        wrong = rung.probe.wrong(case)
-        for name, learner in solve.WRONG.items():
-            # Without a wrong answer here, the bug leaves the rung right, or its values grow without bound.
-            distance = error(rung.probe, rung.kind, case, answer, wrong.get(name))
-            if name not in wrong and solve.diverges(case.params, rung.probe.gamma, learner):
-                distance = 0.0 if distance > 4 else math.inf
-            distances[name].append(distance)
-    return {name: float(np.median(x)) for name, x in distances.items()}
-
-
-def numbers(x: np.ndarray, where: np.ndarray) -> str:
-    """A few numbers in brackets, those at which `where` is finite."""
-    kept = [f"{y:.3g}" for y in np.asarray(x, np.float64)[np.isfinite(where)]]
-    return f"({', '.join(kept[:8])}{', ...' if len(kept) > 8 else ''})"
-
-
-def expected_and_measured(result: RungResult) -> tuple[str, str]:
-    """Of the seed that is furthest off: what its truth is, and what it answers, where the truth says something."""
-    case, answer = list(result.rows())[result.worst]
-    pairs: list[tuple[str, np.ndarray, Any]] = []
-    to = result.probe.values(result.kind, case, case.truth)
-    if to is not None and answer.value is not None:
-        pairs.append(("Q" if result.kind == "dqn" else "V", to, answer.value))
-    if case.truth.policy is not None:
-        name = "pi" if isinstance(case.params, Tables) else "mean"
-        pairs.append((name, case.truth.policy, answer.policy))
-    # What the truth leaves open is left out; what was measured as NaN is not.
-    shown = [(f"{n} {numbers(to, to)}", f"{n} {numbers(x, to)}") for n, to, x in pairs]
-    return " ".join(a for a, _ in shown), " ".join(b for _, b in shown)
-
-
-def verdict(report: Report) -> str:
-    """The outcome in one sentence."""
-    rungs = [r for r in report.rungs if isinstance(r, RungResult)]
-    open_ = len(report.oracles) + len(report.rungs) - len(rungs) - sum(c.fault is not None for c in report.oracles)
-    left = f"; {open_} not checked" if open_ else ""
-    if not report.failures:
-        seeds = ""
-        if rungs:
-            count = len(rungs[0].passed)
-            seeds = (
-                f", each rung on {count} of {count} seeds (a failure rate below {100 * rungs[0].bound:.1f} %, at 95 %)"
-            )
-        return f"PASS: {report.agent} answers every check right{seeds}{left}."
-    first = report.failures[0]
-    if isinstance(first, OracleResult):
-        return f"FAIL at {first.oracle.name}: look at {first.oracle.isolates}. {first.fault}."
-    expected, measured = expected_and_measured(first)
-    why = cause(report, first)
-    named_cause = f" That is what comes out if {why}." if why else ""
-    return (
-        f"FAIL at {first.probe.name}: look at {first.probe.isolates}. "
-        f"{int(first.passed.sum())} of {len(first.passed)} seeds pass; "
-        f"expected {expected}, measured {measured} (seed {first.seeds[first.worst]}).{named_cause}"
-    )
-
-
-def to_json(report: Report) -> dict[str, Any]:
-    """The report as plain data."""
-    rungs = []
-    for rung in report.rungs:
-        about: dict[str, Any] = {"name": rung.probe.name, "isolates": rung.probe.isolates}
-        if isinstance(rung, Skipped):
-            rungs.append(about | {"status": "not checked", "why": rung.why})
-            continue
-        expected, measured = expected_and_measured(rung)
-        rungs.append(
-            about
-            | {
-                "status": "passed" if rung.ok else "failed",
-                "passed": int(rung.passed.sum()),
-                "seeds": len(rung.passed),
-                "failure_rate_below": rung.bound,
-                "expected": expected,
-                "measured": measured,
-                "cause": "" if rung.ok else cause(report, rung),
-            }
-        )
-    status = {None: "not checked", "": "passed"}
-    oracles = [
-        {
-            "name": c.oracle.name,
-            "isolates": c.oracle.isolates,
-            "status": status.get(c.fault, "failed"),
-            "why": c.fault or c.why,
-        }
-        for c in report.oracles
-    ]
-    return {
-        "agent": report.agent,
-        "kind": report.kind,
-        "ok": report.ok,
-        "oracles": oracles,
-        "rungs": rungs,
-        "verdict": verdict(report),
-    }

@@ -9,6 +9,8 @@ from typing import Any
 from rlref.cli.terminal import compiling_takes
 from rlref.errors import UsageError
 
+COLOURS = {"RIGHT": "green", "WRONG": "red", "DIFFERS": "yellow", "NOT ENOUGH": "yellow"}
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
@@ -17,7 +19,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated")
     parser.add_argument("--num-seeds", type=int, default=64, help="seeds per probe (default: 64)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")
-    parser.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+    parser.add_argument("--fail-fast", action="store_true", help="stop at the first that shows the agent to be wrong")
+    parser.add_argument("--no-bisect", action="store_true", help="do not look for the change that a failure comes from")
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
     parser.set_defaults(call=run)
 
@@ -28,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         if value < least:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
-    from probes import check
+    from probes import check, verdict
 
     probed = functools.partial(
         check.run,
@@ -37,11 +40,12 @@ def run(options: argparse.Namespace) -> int:
         num_seeds=options.num_seeds,
         seed=options.seed,
         fail_fast=options.fail_fast,
+        bisect=not options.no_bisect,
     )
     if options.json:
         report = probed()
-        print(json.dumps(check.to_json(report), indent=1))
-        return 0 if report.ok else 1
+        print(json.dumps(verdict.to_json(report), indent=1))
+        return verdict.EXIT_CODES[verdict.word(report)]
     from rich.console import Console, Group
     from rich.live import Live
     from rich.spinner import Spinner
@@ -59,19 +63,30 @@ def run(options: argparse.Namespace) -> int:
         report = probed(watch=watch)
     console = Console(highlight=False)
     console.print(probe_table(report.oracles, report.rungs))
-    console.print(check.verdict(report), style="green" if report.ok else "red", soft_wrap=True)
-    return 0 if report.ok else 1
+    if report.changes is not None:
+        console.print(str(report.changes), soft_wrap=True, markup=False)
+    said = verdict.word(report)
+    console.print(verdict.verdict(report), style=COLOURS[said], soft_wrap=True, markup=False)
+    return verdict.EXIT_CODES[said]
 
 
 def probe_table(oracles: list[Any], rungs: list[Any]) -> Any:
     """One line per check."""
+    from rich.markup import escape
     from rich.table import Table
 
     from probes import check
 
     table = Table("check", "isolates", "result", box=None)
     for one in oracles:
-        result = f"not checked: {one.why}" if one.fault is None else "[red]wrong[/red]" if one.fault else "right"
+        if one.fault is None:
+            result = f"not checked: {escape(one.why)}"
+        elif one.meant:
+            result = f"differs, as meant: {escape(one.meant)}" if one.fault else "right"
+        elif one.oracle.holds == "likeness":
+            result = "[yellow]differs[/yellow]" if one.fault else "as in rlref"
+        else:
+            result = "[red]wrong[/red]" if one.fault else "right"
         table.add_row(one.oracle.name, one.oracle.isolates, result)
     for rung in rungs:
         if isinstance(rung, check.Skipped):

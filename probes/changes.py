@@ -1,0 +1,285 @@
+"""What a copy of an agent's file has changed, and the smallest of its changes without which a check passes.
+
+Each agent's file has a stamp, a hash of its text, which a copy keeps: so the original of a copy is known. Texts of
+earlier versions are in `originals/`.
+"""
+
+import ast
+import difflib
+import hashlib
+import re
+import sys
+import time
+import types
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rlref.contract import NAMES
+
+STAMP = re.compile(r"^# Original: (\w+) ([0-9a-f]{12})\b", re.MULTILINE)
+EARLIER = Path(__file__).parent / "originals"
+TOO_DIFFERENT = 0.5  # of the lines of the longer file, which have to be in both
+BLANK = "0" * 12
+
+
+class Hunk(NamedTuple):
+    """Lines that differ: what stands at `[start, stop)` of the copy, from 0, stood as `old` in the original."""
+
+    start: int
+    stop: int
+    old: tuple[str, ...]
+
+
+class Changed(NamedTuple):
+    """A function, class or constant of the file that is not as in the original."""
+
+    name: str
+    first: int
+    """the first and the last line of the copy that is another, from 1; both 0 if it is gone"""
+    last: int
+    what: str
+    """new, gone, or which fields were added or removed; '' for other changes"""
+
+    def __str__(self) -> str:
+        if self.what:
+            return f"`{self.name}` ({self.what})"
+        return f"`{self.name}` ({in_lines(self.first, self.last)})"
+
+
+class Changes(NamedTuple):
+    """What a file has changed of its original."""
+
+    original: str
+    """in words"""
+    text: str
+    """of the file"""
+    hunks: tuple[Hunk, ...]
+    changed: tuple[Changed, ...]
+    too_different: bool
+
+    def undone(self, hunks: Iterable[Hunk]) -> str:
+        """The file's text without these of its changes."""
+        lines = self.text.splitlines(keepends=True)
+        for hunk in sorted(hunks, reverse=True):
+            lines[hunk.start : hunk.stop] = hunk.old
+        return "".join(lines)
+
+    def name_at(self, line: int) -> str:
+        """The name of the function, class or constant in a line of the file, from 1; '' if it is in none."""
+        return next((name for name, (first, last) in definitions(self.text).items() if first <= line <= last), "")
+
+    def __str__(self) -> str:
+        if self.too_different:
+            return f"changed: too much to compare, nearest is {self.original}"
+        if not self.changed:
+            return f"changed: nothing of {self.original} but comments"
+        return f"changed, of {self.original}: {', '.join(map(str, self.changed))}"
+
+
+class Undo(NamedTuple):
+    """The smallest change without which a check passes."""
+
+    hunks: tuple[Hunk, ...]
+    names: tuple[str, ...]
+    """of the functions, classes or constants that they are in"""
+
+    @property
+    def lines(self) -> list[tuple[int, int]]:
+        """First and last line of each change in the file, from 1; of what is only left out, the line before, twice."""
+        return [(h.start + 1, h.stop) if h.stop > h.start else (h.start, h.start) for h in self.hunks]
+
+    def __str__(self) -> str:
+        """Such as "undo line 388, in `loss`"."""
+        parts = []
+        for hunk, (first, last) in zip(self.hunks, self.lines, strict=True):
+            gone = "put back what stood after " if hunk.stop == hunk.start else ""
+            parts.append(gone + in_lines(first, last))
+        own = ", ".join(f"`{name}`" for name in dict.fromkeys(self.names) if name)
+        begin = "" if parts[0].startswith("put") else "undo "
+        return f"{begin}{' and '.join(parts)}{f', in {own}' if own else ''}"
+
+
+def in_lines(first: int, last: int) -> str:
+    return f"line {first}" if first == last else f"lines {first}-{last}"
+
+
+def stamp_of(text: str) -> str:
+    """The hash that belongs into a file's stamp: of its text with the stamp left blank."""
+    blank = STAMP.sub(lambda found: f"# Original: {found[1]} {BLANK}", text)
+    return hashlib.sha256(blank.encode()).hexdigest()[:12]
+
+
+def originals() -> dict[tuple[str, str], str]:
+    """(agent, stamp) -> text, of the installed agents and of those of earlier versions."""
+    agents = Path(__file__).parent.parent / "rlref"
+    texts = {name: (agents / f"{name}.py").read_text() for name in NAMES}
+    found = {(name, stamp_of(text)): text for name, text in texts.items()}
+    for path in sorted(EARLIER.glob("*.txt")):  # such as ppo_0123456789ab.txt
+        name, stamp = path.stem.split("_")
+        found.setdefault((name, stamp), path.read_text())
+    return found
+
+
+def changes(text: str) -> Changes:
+    """What a file has changed of the agent that it is a copy of; of the nearest one if it has no known stamp."""
+    known = originals()
+    installed = {key: known[key] for key in list(known)[: len(NAMES)]}
+    stamp = STAMP.search(text)
+    key: tuple[str, str] | None = (stamp[1], stamp[2]) if stamp else None
+    if key in known:
+        said = f"rlref's {key[0]}.py" + ("" if key in installed else ", as it was")
+    else:
+        key = max(installed, key=lambda k: in_common(installed[k], text))
+        said = f"rlref's {key[0]}.py as it is installed, the nearest: {'its' if stamp else 'there is no'} stamp"
+        said += " is of no version that is known" if stamp else ""
+    original = known[key]
+    old, new = original.splitlines(keepends=True), text.splitlines(keepends=True)
+    codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    hunks = tuple(Hunk(c, d, tuple(old[a:b])) for how, a, b, c, d in codes if how != "equal")
+    return Changes(said, text, hunks, named(original, text, hunks), in_common(original, text) < TOO_DIFFERENT)
+
+
+def in_common(old: str, new: str) -> float:
+    """The share of the longer text's lines, without empty ones, that both have."""
+    a, b = ([line for line in text.splitlines() if line.strip()] for text in (old, new))
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    return sum(block.size for block in matcher.get_matching_blocks()) / max(len(a), len(b), 1)
+
+
+def definitions(text: str) -> dict[str, tuple[int, int]]:
+    """Top-level functions, classes and constants of a file -> first and last line, from 1; {} if it does not parse."""
+    return {name: (first_line_of(node), node.end_lineno or 0) for name, node in nodes(text).items()}
+
+
+def nodes(text: str) -> dict[str, ast.stmt]:
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {target.id: node for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+def first_line_of(node: ast.stmt) -> int:
+    return min([node.lineno, *(x.lineno for x in getattr(node, "decorator_list", []))])
+
+
+def without_docstrings(node: ast.stmt) -> str:
+    """What a statement does, in one string: the same for another comment, layout or docstring."""
+    for inner in ast.walk(node):
+        body = getattr(inner, "body", None)
+        if not isinstance(body, list) or not body or not isinstance(body[0], ast.Expr):
+            continue
+        if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
+            del body[0]
+    return ast.dump(node)
+
+
+def named(original: str, text: str, hunks: Sequence[Hunk]) -> tuple[Changed, ...]:
+    """The functions, classes and constants that do something else than in the original, in the file's order."""
+    was, now = nodes(original), nodes(text)
+    found = []
+    for name, node in now.items():
+        first, last = first_line_of(node), node.end_lineno or 0
+        if name in was and fields_of(was[name]) != fields_of(node):
+            old, new = fields_of(was[name]), fields_of(node)
+            count = [f"+{len(new - old)}"] * bool(new - old) + [f"-{len(old - new)}"] * bool(old - new)
+            plural = "" if len(new ^ old) == 1 else "s"
+            found.append(Changed(name, first, last, f"{' '.join(count)} field{plural}"))
+        elif name not in was:
+            found.append(Changed(name, first, last, f"new, {in_lines(first, last)}"))
+        elif without_docstrings(was[name]) != without_docstrings(node):
+            touched = [
+                line
+                for h in hunks
+                for line in (range(h.start + 1, h.stop + 1) if h.stop > h.start else [h.start])
+                if first <= line <= last
+            ]
+            found.append(Changed(name, min(touched, default=first), max(touched, default=last), ""))
+    return (*found, *(Changed(name, 0, 0, "gone") for name in was if name not in now))
+
+
+def fields_of(node: ast.stmt) -> set[str]:
+    """Names of a class's annotated fields."""
+    inner = node.body if isinstance(node, ast.ClassDef) else []
+    return {x.target.id for x in inner if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)}
+
+
+def smallest(
+    all_: Changes, passes: Callable[[str], bool], suspects: Iterable[str], seconds: float
+) -> tuple[Undo | None, float]:
+    """The fewest changes, then the fewest lines, without which `passes(text)`; and the seconds that it took.
+
+    First each change alone, those in functions named in `suspects` before others; then delta debugging (Zeller &
+    Hildebrandt 2002) over all of them. None where nothing was found within `seconds`.
+    """
+    began, suspects = time.monotonic(), set(suspects)
+    known: dict[frozenset[Hunk], bool] = {}
+
+    def helps(hunks: Iterable[Hunk]) -> bool:
+        key = frozenset(hunks)
+        if key not in known:
+            if time.monotonic() - began > seconds:
+                raise TimeoutError
+            known[key] = passes(all_.undone(key))
+        return known[key]
+
+    def name_of(hunk: Hunk) -> str:
+        return all_.name_at(hunk.start + 1) or all_.name_at(hunk.start)
+
+    found: list[Hunk] = []
+    try:
+        hunks = sorted(all_.hunks, key=lambda h: (name_of(h) not in suspects, h.start))
+        alone = next((h for h in hunks[:8] if helps([h])), None)
+        if alone is not None:
+            found = [alone]
+        elif len(hunks) > 1 and helps(hunks):
+            found = fewest(hunks, helps)
+        if len(found) == 1 and len(pieces := lines_of(found[0])) > 1:
+            line = next((h for h in pieces if helps([h])), None)
+            found = [line] if line is not None else fewest(pieces, helps)
+    except TimeoutError:
+        pass
+    found.sort()
+    undo = Undo(tuple(found), tuple(map(name_of, found))) if found else None
+    return undo, time.monotonic() - began
+
+
+def fewest(hunks: Sequence[Hunk], helps: Callable[[Iterable[Hunk]], bool]) -> list[Hunk]:
+    """Changes of which none can be kept, if those that `helps` says so of are undone: ddmin, of all that help."""
+    kept, parts = list(hunks), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
+        rests = [[h for h in kept if h not in chunk] for chunk in chunks] if len(chunks) > 2 else []
+        smaller = next((x for x in (*chunks, *rests) if helps(x)), None)
+        if smaller is not None:
+            kept, parts = smaller, 2
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    return kept
+
+
+def lines_of(hunk: Hunk) -> list[Hunk]:
+    """A change line by line, where as many lines stand for as many."""
+    if hunk.stop - hunk.start != len(hunk.old):
+        return [hunk]
+    return [Hunk(hunk.start + i, hunk.start + i + 1, (line,)) for i, line in enumerate(hunk.old)]
+
+
+def module_of(text: str, path: str) -> types.ModuleType:
+    """A file's module with another text. Raises whatever that raises."""
+    module = types.ModuleType(Path(path).stem)
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses and flax look their module up by name
+    exec(compile(text, path, "exec"), module.__dict__)
+    return module

@@ -1,0 +1,230 @@
+"""What a report says: the verdict, a sentence that says why, and where to look."""
+
+import collections
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from probes import solve
+from probes.check import OracleResult, Report, RungResult, Skipped, error
+from probes.environments import Tables
+from probes.oracles.base import TRUTH
+
+Word = Literal["WRONG", "DIFFERS", "NOT ENOUGH", "RIGHT"]
+EXIT_CODES: dict[Word, int] = {"RIGHT": 0, "WRONG": 1, "DIFFERS": 3, "NOT ENOUGH": 3}
+CAUGHT_BY = Path(__file__).parent / "caught_by.json"
+"""agent -> a planted bug -> the checks that are known to fail on it; written by scripts/mutation_score.py"""
+ENOUGH = 0.5  # of the planted bugs, which the checks that ran must be known to find
+
+
+def word(report: Report) -> Word:
+    """WRONG if a truth or a definition fails, DIFFERS if likeness alone does, NOT ENOUGH if too little was asked."""
+    if report.wrong:
+        return "WRONG"
+    if report.differing:
+        return "DIFFERS"
+    found, bugs = could_find(report)
+    return "NOT ENOUGH" if report.whole and found < ENOUGH * bugs else "RIGHT"
+
+
+def could_find(report: Report) -> tuple[int, int]:
+    """How many of the bugs planted in rlref's agent of this kind the checks that ran are known to find; of how many."""
+    bugs = json.loads(CAUGHT_BY.read_text())[report.kind]
+    ran = {c.oracle.name for c in report.oracles if c.fault is not None}
+    ran |= {r.probe.name for r in report.rungs if isinstance(r, RungResult)}
+    return sum(bool(ran & set(checks)) for checks in bugs.values()), len(bugs)
+
+
+def cause(report: Report, failure: RungResult) -> str:
+    """The known bug whose wrong answer is nearest to what a failing rung measured; '' if none is near.
+
+    Bugs of bootstrapping have wrong answers on several rungs, some of which coincide: all of these rungs are asked.
+    """
+    if failure.probe.fingerprints:
+        rungs = [r for r in report.rungs if isinstance(r, RungResult) and r.probe.fingerprints]
+        by_rung = [_distances(rung) for rung in rungs]
+        distances = {name: max(by_name[name] for by_name in by_rung) for name in solve.WRONG}
+        near = min(distances, key=lambda name: distances[name])
+        return near if distances[near] <= 2 else ""
+    votes: collections.Counter[str] = collections.Counter()
+    for (case, answer), passed in zip(failure.rows(), failure.passed, strict=True):
+        if not passed:
+            wrong = failure.probe.wrong(case)
+            distance = {n: error(failure.probe, failure.kind, case, answer, to) for n, to in wrong.items()}
+            near = min(distance, key=lambda n: distance[n])
+            votes[near if distance[near] <= 2 else ""] += 1
+    name, count = votes.most_common(1)[0]
+    # A bug leads every seed to its wrong answer; what only some seeds end at, chance may have led them to.
+    return name if count >= 0.75 * len(failure.passed) else ""
+
+
+def _distances(rung: RungResult) -> dict[str, float]:
+    """How far a rung is from what each bug of bootstrapping would give there, in tolerances; the median over seeds."""
+    distances: dict[str, list[float]] = {name: [] for name in solve.WRONG}
+    for case, answer in rung.rows():
+        wrong = rung.probe.wrong(case)
+        for name, learner in solve.WRONG.items():
+            # Without a wrong answer here, the bug leaves the rung right, or its values grow without bound.
+            distance = error(rung.probe, rung.kind, case, answer, wrong.get(name))
+            if name not in wrong and solve.diverges(case.params, rung.probe.gamma, learner):
+                distance = 0.0 if distance > 4 else math.inf
+            distances[name].append(distance)
+    return {name: float(np.median(x)) for name, x in distances.items()}
+
+
+def numbers(x: np.ndarray, where: np.ndarray) -> str:
+    """A few numbers in brackets, those at which `where` is finite."""
+    kept = [f"{y:.3g}" for y in np.asarray(x, np.float64)[np.isfinite(where)]]
+    return f"({', '.join(kept[:8])}{', ...' if len(kept) > 8 else ''})"
+
+
+def expected_and_measured(result: RungResult) -> tuple[str, str]:
+    """Of the seed that is furthest off: what its truth is, and what it answers, where the truth says something."""
+    case, answer = list(result.rows())[result.worst]
+    pairs: list[tuple[str, np.ndarray, Any]] = []
+    to = result.probe.values(result.kind, case, case.truth)
+    if to is not None and answer.value is not None:
+        pairs.append(("Q" if result.kind == "dqn" else "V", to, answer.value))
+    if case.truth.policy is not None:
+        name = "pi" if isinstance(case.params, Tables) else "mean"
+        pairs.append((name, case.truth.policy, answer.policy))
+    # What the truth leaves open is left out; what was measured as NaN is not.
+    shown = [(f"{n} {numbers(to, to)}", f"{n} {numbers(x, to)}") for n, to, x in pairs]
+    return " ".join(a for a, _ in shown), " ".join(b for _, b in shown)
+
+
+def verdict(report: Report) -> str:
+    """The outcome in a few sentences, of which the first has it all."""
+    said = word(report)
+    sentence = {"WRONG": wrong, "DIFFERS": differs, "NOT ENOUGH": not_enough, "RIGHT": right}[said](report)
+    return " ".join([f"{said}{sentence}", *report.notes])
+
+
+def wrong(report: Report) -> str:
+    """Of the first truth or definition that fails; and where to look."""
+    first = report.wrong[0]
+    if isinstance(first, OracleResult):
+        said = f" at {first.oracle.name}: look at {first.oracle.isolates}. {first.fault}."
+    else:
+        expected, measured = expected_and_measured(first)
+        why = cause(report, first)
+        said = (
+            f" at {first.probe.name}: look at {first.probe.isolates}. "
+            f"{int(first.passed.sum())} of {len(first.passed)} seeds pass; "
+            f"expected {expected}, measured {measured} (seed {first.seeds[first.worst]})."
+            + (f" That is what comes out if {why}." if why else "")
+        )
+    # What is not as in rlref's file, if that was asked before, is nearer to the fault than what a training ends at.
+    near = next((x for x in report.failures if isinstance(x, OracleResult)), first)
+    if near is not first and isinstance(near, OracleResult) and not near.meant:
+        said += f" Look first at {functions_of(near, report)}, where {near.oracle.name} fails: {near.fault}."
+    if report.undo is not None:
+        undo = str(report.undo)
+        said += f" {undo[0].upper()}{undo[1:]}, and {first.name} passes."
+    return said
+
+
+def differs(report: Report) -> str:
+    """What is not as in rlref's file, and the question whether that is meant."""
+    first, *others = report.differing
+    names = [x.oracle.name for x in (first, *others)]
+    functions = functions_of(first, report)
+    said = f" at {first.oracle.name}: {functions} does otherwise than rlref's. {first.fault}."
+    if others:
+        said += f" So at {', '.join(names[1:])}."
+    if report.undo is not None:
+        said += (
+            f" It is as in rlref if you {report.undo}."
+            if str(report.undo).startswith("undo")
+            else (f" To have it as in rlref, {report.undo}.")
+        )
+    meant = ", ".join(f'"{name}": "why"' for name in names)
+    said += " All that any right agent must do holds."
+    return f"{said} Is it meant? Then write into the file: PROBE_MEANT = {{{meant}}}"
+
+
+def functions_of(result: OracleResult, report: Report) -> str:
+    """What a check that failed is about, in names of the file: those that were changed, if that is known."""
+    changed = [] if report.changes is None or report.changes.too_different else [x.name for x in report.changes.changed]
+    needs = [name for name in result.oracle.needs if name not in ("init", "forward", "Batch", "Buffer")]
+    names = [name for name in changed if name in needs] or [name for name in changed if name != "Config"] or needs[-1:]
+    return " or ".join(f"`{name}`" for name in names[:4]) or "the file"
+
+
+def not_enough(report: Report) -> str:
+    """What was not looked at."""
+    ran = sum(c.fault is not None for c in report.oracles) + sum(isinstance(r, RungResult) for r in report.rungs)
+    found, bugs = could_find(report)
+    whys = dict.fromkeys(
+        [c.why for c in report.oracles if c.fault is None] + [r.why for r in report.rungs if isinstance(r, Skipped)]
+    )
+    return (
+        f": nothing is wrong in what was checked, but the {ran} checks that ran, of "
+        f"{len(report.oracles) + len(report.rungs)}, are known to find no more than {found} of the {bugs} bugs that "
+        f"are planted in rlref's {report.kind}.py. The others could not run: {'; '.join(list(whys)[:6])}"
+        f"{'; ...' if len(whys) > 6 else ''}."
+    )
+
+
+def right(report: Report) -> str:
+    """That all holds, and on how many seeds."""
+    rungs = [r for r in report.rungs if isinstance(r, RungResult)]
+    open_ = len(report.oracles) + len(report.rungs) - len(rungs) - sum(c.fault is not None for c in report.oracles)
+    seeds = ""
+    if rungs:
+        count = len(rungs[0].passed)
+        seeds = f", each rung on {count} of {count} seeds (a failure rate below {100 * rungs[0].bound:.1f} %, at 95 %)"
+    meant = "".join(f"; meant: {x.oracle.name} ({x.meant})" for x in report.oracles if x.fault and x.meant)
+    return f": {report.agent} answers every check right{seeds}{meant}{f'; {open_} not checked' if open_ else ''}."
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as plain data."""
+    rungs = []
+    for rung in report.rungs:
+        about: dict[str, Any] = {"name": rung.probe.name, "isolates": rung.probe.isolates, "holds": TRUTH}
+        if isinstance(rung, Skipped):
+            rungs.append(about | {"status": "not checked", "why": rung.why})
+            continue
+        expected, measured = expected_and_measured(rung)
+        rungs.append(
+            about
+            | {
+                "status": "passed" if rung.ok else "failed",
+                "passed": int(rung.passed.sum()),
+                "seeds": len(rung.passed),
+                "failure_rate_below": rung.bound,
+                "expected": expected,
+                "measured": measured,
+                "cause": "" if rung.ok else cause(report, rung),
+            }
+        )
+    status = {None: "not checked", "": "passed"}
+    oracles = [
+        {
+            "name": c.oracle.name,
+            "isolates": c.oracle.isolates,
+            "holds": c.oracle.holds,
+            "functions": list(c.oracle.needs),
+            "status": status.get(c.fault, "meant" if c.meant else "failed"),
+            "why": c.fault or c.why,
+        }
+        for c in report.oracles
+    ]
+    changes, undo = report.changes, report.undo
+    return {
+        "agent": report.agent,
+        "kind": report.kind,
+        "verdict": word(report),
+        "says": verdict(report),
+        "original": changes and changes.original,
+        "changed": [{"name": x.name, "lines": [x.first, x.last], "what": x.what} for x in changes.changed]
+        if changes and not changes.too_different
+        else [],
+        "undo": undo and [{"name": n, "lines": list(x)} for n, x in zip(undo.names, undo.lines, strict=True)],
+        "oracles": oracles,
+        "rungs": rungs,
+    }

@@ -209,7 +209,7 @@ def bugs() -> None:
             check = "not probed here"  # all checks of a right file take minutes
             if edit:
                 probed = page.printed("rlref probe ./my_ppo.py --fail-fast", Path(folder))
-                failed = re.search(r"^FAIL at (\w+)", probed, re.MULTILINE)
+                failed = re.search(r"^(?:WRONG|DIFFERS) at (\w+)", probed, re.MULTILINE)
                 check = f"`{failed[1]}`" if failed else "none"
             rows.append(f"| {name} | {interval_in_words(run.scores)} | {seen} | {check} |")
             print(rows[-1], flush=True)

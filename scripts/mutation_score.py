@@ -53,7 +53,7 @@ def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str
     own = Path(tempfile.mkdtemp(dir=folder))
     path = own / f"{agent}.py"
     path.write_text(source)
-    command = [sys.executable, "-m", "rlref.cli", "probe", str(path), "--fail-fast", "--json", *options]
+    command = [sys.executable, "-m", "rlref.cli", "probe", str(path), "--fail-fast", "--no-bisect", "--json", *options]
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
     start = time.perf_counter()
     try:
@@ -67,14 +67,15 @@ def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str
     if done.returncode == 2:  # it does not run, and says where
         said = done.stderr.strip().splitlines()[-1].replace(str(path), path.name)
         return {"check": "error", "by": "error", "verdict": said, "seconds": seconds}
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1, 3):
         raise RuntimeError(f"rlref probe ended with {done.returncode}: {done.stderr[-2000:]}")
     report = json.loads(done.stdout)
     failed = [
         (check["name"], by) for by in ("oracle", "rung") for check in report[f"{by}s"] if check["status"] == "failed"
     ]
     check, by = failed[0] if failed else ("", "")
-    return {"check": check, "by": by, "verdict": report["verdict"].replace(str(path), path.name), "seconds": seconds}
+    says = report["says"].replace(str(path), path.name)
+    return {"check": check, "by": by, "word": report["verdict"], "verdict": says, "seconds": seconds}
 
 
 def localised(row: dict[str, Any]) -> bool:

@@ -279,14 +279,14 @@ def test_probe_prints_a_table_and_a_verdict_and_exits_with_0(capsys):
     out, err = capsys.readouterr()
     assert err.startswith("compiling takes up to a minute or so the first time, then comes from the cache\n")
     assert "3 of 3" in out
-    assert out.splitlines()[-1].startswith("PASS: ppo answers every check right, each rung on 3 of 3 seeds")
+    assert out.splitlines()[-1].startswith("RIGHT: ppo answers every check right, each rung on 3 of 3 seeds")
 
 
 @pytest.mark.slow
 def test_probe_knows_dqn(capsys):
     assert main(["probe", "dqn", "--only", "discount", "--only", "replay_slots", "--num-seeds", "3"]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-1].startswith("PASS: dqn answers every check right, each rung on 3 of 3 seeds")
+    assert out.splitlines()[-1].startswith("RIGHT: dqn answers every check right, each rung on 3 of 3 seeds")
 
 
 def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):
@@ -294,8 +294,8 @@ def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):
     (tmp_path / "no_gamma.py").write_text(source)
     assert main(["probe", str(tmp_path / "no_gamma.py"), "--only", "discount", "--num-seeds", "3", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["ok"], report["kind"]) == (False, "ppo")
+    assert (report["verdict"], report["kind"]) == ("WRONG", "ppo")
     assert report["rungs"][0]["passed"] == 0
     assert report["rungs"][0]["cause"] == "gamma is missing"
     assert report["rungs"][0]["expected"] == "V (0.5, 1)"
-    assert "gamma is missing" in report["verdict"]
+    assert "gamma is missing" in report["says"]

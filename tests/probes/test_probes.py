@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import probes
-from probes import check, environments, ladder, registration, solve
+from probes import check, environments, ladder, registration, solve, verdict
 from probes.ladder import LADDER, Answer
 from rlref import ppo
 from rlref.contract import ALL, load_agent
@@ -317,8 +317,8 @@ def test_every_wrong_answer_fails_and_is_named(name, kind):
         assert not result.passed.any(), cause
         if not probe.fingerprints:
             report = check.Report("planted", kind, [], [result])
-            assert check.cause(report, result) == cause
-            assert f"FAIL at {name}: look at {probe.isolates}" in check.verdict(report)
+            assert verdict.cause(report, result) == cause
+            assert f"WRONG at {name}: look at {probe.isolates}" in verdict.verdict(report)
 
 
 def test_agents_of_action_values_have_to_know_every_action():
@@ -332,7 +332,7 @@ def test_agents_of_action_values_have_to_know_every_action():
 
     assert not answering(probe, "dqn", give).passed.any()
     result = answering(probe, "dqn", give, range(1))
-    assert "expected Q (" in check.verdict(check.Report("planted", "dqn", [], [result]))
+    assert "expected Q (" in verdict.verdict(check.Report("planted", "dqn", [], [result]))
 
 
 def test_the_truth_of_phase_flip_is_that_of_the_new_sign():
@@ -356,8 +356,8 @@ def test_bugs_of_bootstrapping_are_told_apart_over_all_their_rungs(cause, kind):
         rungs.append(answering(LADDER[name], kind, give))
     report = check.Report("planted", kind, [], rungs)
     assert not report.ok
-    assert check.cause(report, report.failures[0]) == cause
-    assert cause in check.verdict(report)
+    assert verdict.cause(report, report.failures[0]) == cause
+    assert cause in verdict.verdict(report)
 
 
 def test_no_cause_is_named_for_what_only_half_of_the_seeds_end_at():
@@ -371,13 +371,13 @@ def test_no_cause_is_named_for_what_only_half_of_the_seeds_end_at():
 
     result = answering(probe, "ppo", give)
     assert result.passed.sum() == 4
-    assert check.cause(check.Report("planted", "ppo", [], [result]), result) == ""
+    assert verdict.cause(check.Report("planted", "ppo", [], [result]), result) == ""
 
 
 def test_a_value_that_is_not_a_number_fails():
     result = answering(LADDER["discount"], "ppo", lambda case: Answer(np.array([0.5, np.nan])))
     assert not result.passed.any()
-    assert "nan" in check.verdict(check.Report("planted", "ppo", [], [result]))
+    assert "nan" in verdict.verdict(check.Report("planted", "ppo", [], [result]))
 
 
 def test_the_bound_is_that_of_clopper_and_pearson():
@@ -408,7 +408,7 @@ def test_agents_pass_every_rung_on_every_seed(agent, num_seeds, climbed):
     report = climbed(agent, num_seeds)
     assert {r.probe.name: int(r.passed.sum()) for r in report.rungs} == dict.fromkeys(LADDER_OF[agent], num_seeds)
     passed = f"each rung on {num_seeds} of {num_seeds} seeds"
-    assert check.verdict(report).startswith(f"PASS: {agent} answers every check right, {passed}")
+    assert verdict.verdict(report).startswith(f"RIGHT: {agent} answers every check right, {passed}")
 
 
 @pytest.mark.parametrize("num_seeds", NUM_SEEDS)

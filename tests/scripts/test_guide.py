@@ -121,7 +121,7 @@ def says_what_it_should(notebook):
     shown = texts_of(notebook)
     assert re.search(r"100% in \d+ s", shown)  # the display of a training
     assert re.search(r"(OK|WARN|ERROR)</span> .*checks were made", shown)  # a Run that displays itself
-    assert "FAIL at advantages: look at advantages" in shown
+    assert "WRONG at advantages: look at advantages" in shown
     assert "0 of 64" in shown
     assert "Steps too large. Optimiser steps are large" in shown
 

@@ -90,7 +90,7 @@ class Comparison(NamedTuple):
 
 
 def find(name: str, variant: int, kind: str = "ppo") -> tuple[Probe, Case]:
-    """A probe and one of its variants, as an agent of a kind meets it. Raises UsageError for a name that does not exist."""
+    """A probe and one of its variants, as an agent of a kind meets it. Raises UsageError if there is none."""
     if name not in LADDER:
         raise UsageError(f"there is no probe {name!r}.{nearest(name, LADDER)} There are: {', '.join(LADDER)}")
     return LADDER[name], LADDER[name].case(variant, kind)

@@ -1,8 +1,8 @@
 """What becomes of a probe where an agent's Config lacks a setting that the probe would set.
 
-None is needed. Without a length, `update` is called as often as the probe needs. Without `learning_rate` the agent's own
-is used, for longer. Without `gamma` only probes are trained whose answer does not depend on it. A setting that a probe
-is about has to be there, but for one that merely brings it there faster.
+None is needed. Without a length, `update` is called as often as the probe needs. Without `learning_rate` the agent's
+own is used, for longer. Without `gamma` only probes are trained whose answer does not depend on it. A setting that a
+probe is about has to be there, but for one that merely brings it there faster.
 """
 
 from types import ModuleType
@@ -15,10 +15,7 @@ from probes.ladder import Probe
 from rlref.contract import GRADIENT
 
 LENGTH = {**dict.fromkeys(GRADIENT, "total_timesteps"), "cem": "num_generations"}
-BATCH = {
-    **dict.fromkeys(PPO, ("num_envs", "num_steps")),
-    **dict.fromkeys(DQN, ("cycles_per_update", "train_frequency")),
-}
+BATCH = {"ppo": ("num_envs", "num_steps"), "dqn": ("cycles_per_update", "train_frequency")}
 """kind of agent -> the settings whose product is the environment steps of one update"""
 WAYS = ("updates", "learning_rate", "gae_lambda")
 """settings by which probes get to their answer, which is the same with others"""

@@ -28,15 +28,15 @@ from probes.registration import register_variant
 from rlref.errors import UsageError, errors_with_line, in_a_line, nearest
 
 Trainer = Callable[..., tuple[Callable[[np.ndarray], Any], Callable[[np.ndarray], Any] | None]]
-TUNING = (*lacking.WAYS, "num_steps", "population_size")
+TUNING = (*lacking.WAYS, "num_steps", "norm_adv", "end_e", "population_size")
 """settings of probes that only say how to train: each trainer has its own"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; returns the exit code: 0 right, 1 wrong, 2 a trainer that cannot be used."""
     parser = argparse.ArgumentParser("python -m probes", description="Without options: the tables of probes/checks.md.")
-    parser.add_argument("--gymnasium", required=True, metavar="MODULE:TRAIN",
-                        help="a function train(env_id, seed) -> (policy, value), as my_module:train or my_file.py:train")  # fmt: skip
+    helped = "a function train(env_id, seed) -> (policy, value), as my_module:train or my_file.py:train"
+    parser.add_argument("--gymnasium", required=True, metavar="MODULE:TRAIN", help=helped)
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this probe; may be repeated")
     parser.add_argument("--num-seeds", type=int, default=3, help="seeds per probe (default: 3)")
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
@@ -112,7 +112,7 @@ def run(
       num_seeds: seeds of each probe, which draw its signs and best arms too.
       watch: told what is being done.
 
-    Raises UsageError, in one line, for a probe that does not exist, and for a trainer that raises or gives other shapes.
+    Raises UsageError, in one line, for a probe that does not exist, and a trainer that raises or gives other shapes.
     """
     for wanted in only:
         if wanted not in LADDER:
@@ -170,7 +170,7 @@ def kind_of(name: str, value: np.ndarray | None, case: Case) -> str:
 
 
 def valued(name: str, kind: str, each: Sequence[tuple[Case, np.ndarray | None]]) -> np.ndarray | None:
-    """Values `[S, n]` or `[S, n, A]` of all seeds; None for agents without. Raises UsageError if they are of two kinds."""
+    """Values `[S, n]` or `[S, n, A]` of all seeds; None for agents without. Raises UsageError for two kinds."""
     kinds = {kind_of(name, value, case) for case, value in each}
     if kinds != {kind}:
         raise UsageError(f"the value of {name} is of two kinds: {', '.join(sorted(kinds | {kind}))}")

@@ -57,9 +57,12 @@ def made(probe: Probe, kind: str, module: ModuleType, settings: dict[str, Any]) 
 def with_length(
     settings: dict[str, Any], probe: Probe, kind: str, module: ModuleType, fields: set[str], updates: int
 ) -> dict[str, Any]:
-    """The settings, for so many updates: where the steps of one are the agent's own, it is asked for them."""
+    """The settings, for so many updates, of an agent whose steps of one update may be its own: it is asked for them."""
     length = LENGTH[kind]
-    if kind not in BATCH or length not in settings or fields.issuperset(BATCH[kind]):
+    if kind not in BATCH or fields.issuperset(BATCH[kind]):
+        return settings
+    settings = {name: x for name, x in settings.items() if name != "num_minibatches"}  # its own divide its own batch
+    if length not in settings:
         return settings
     agent = made(probe, kind, module, settings | {length: 10**8})  # more than any batch
     if agent is None or agent.num_updates == 1:

@@ -65,7 +65,14 @@ class Watchdog:
         )
         self.before()
         if self.as_json:
-            report = {"agent": self.agent, "kind": None, "ok": False, "oracles": [], "rungs": [], "notes": []}
+            report: dict[str, Any] = {
+                "agent": self.agent,
+                "kind": None,
+                "ok": False,
+                "oracles": [],
+                "rungs": [],
+                "notes": [],
+            }
             hung = {"check": doing, "seconds": round(seconds, 1), "since": begun, "cause": why}
             print(json.dumps(report | {"hung": hung, "verdict": line}, indent=1), flush=True)
         else:

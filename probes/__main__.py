@@ -1,6 +1,7 @@
-"""`python -m probes` prints the tables of probes/checks.md, made from the code."""
+"""`python -m probes` prints the tables of probes/checks.md, made from the code; `--gymnasium` checks a trainer."""
 
 import inspect
+import sys
 from collections.abc import Iterable
 
 import numpy as np
@@ -69,4 +70,8 @@ def shown(answer: Answer) -> str:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        from probes import trainers
+
+        sys.exit(trainers.main(sys.argv[1:]))
     main()

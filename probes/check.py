@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from probes import solve
+from probes import lacking, one_by_one, solve
 from probes.changes import Changes, Undo, changes, module_of, smallest
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS
-from rlref.contract import GRADIENT, NAMES, load_agent, no_agent, traced_names
+from rlref.contract import GRADIENT, NAMES, load_agent, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
 
@@ -89,7 +89,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "activation": "tanh",
     },
 }
-NEEDED = {**dict.fromkeys(GRADIENT, ("gamma", "total_timesteps", "learning_rate")), "cem": ("num_generations",)}
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 BISECT_SECONDS = 60.0
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
@@ -184,7 +183,7 @@ class Report:
     undo: Undo | None = None
     """without which of its changes the first failure passes"""
     notes: tuple[str, ...] = ()
-    """what is to be said of the file's PROBE_MEANT"""
+    """what is to be said besides: of the file's PROBE_MEANT, and of what will hang elsewhere"""
 
     @property
     def failures(self) -> list[OracleResult | RungResult]:
@@ -254,19 +253,24 @@ def judge(
 
 
 def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
-    """Those settings of the probe that the agent's Config has. Raises UsageError where it lacks a needed one."""
+    """Those settings of the probe that the agent's Config has. Raises UsageError where it lacks what has to be set."""
     fields = settings_in(module)
-    own = probe.settings.get(kind, {})
-    wanted = {**SETTINGS[kind], "gamma": probe.gamma, **own}
+    wanted = {**SETTINGS[kind], "gamma": probe.gamma, **probe.settings.get(kind, {})}
+    wanted["updates"] = updates_of(probe, kind, fields)
     if kind == "cem":
         wanted["num_generations"] = wanted["updates"]
     else:
-        steps = {"ppo": ("num_envs", "num_steps"), "dqn": ("cycles_per_update", "train_frequency")}[kind]
-        wanted["total_timesteps"] = math.prod(wanted[name] for name in ("updates", *steps))
-    # A setting that only this probe changes is what it is about.
-    if lacking := [name for name in dict.fromkeys((*NEEDED[kind], *own)) if name not in {*fields, "updates"}]:
-        raise UsageError(f"its Config lacks {', '.join(lacking)}, which the probe has to set")
-    return {name: value for name, value in wanted.items() if name in fields}
+        wanted["total_timesteps"] = math.prod(wanted[name] for name in ("updates", *lacking.BATCH[kind]))
+    if why := lacking.why_not(probe, kind, fields, module, SETTINGS[kind].get("learning_rate", 0)):
+        raise UsageError(why)
+    found = {name: value for name, value in wanted.items() if name in fields}
+    return lacking.with_length(found, probe, kind, module, fields, wanted["updates"])
+
+
+def updates_of(probe: Probe, kind: str, fields: set[str]) -> int:
+    """How many updates an agent with these settings is trained on a probe."""
+    slow = kind in GRADIENT and "learning_rate" not in fields
+    return int({**SETTINGS[kind], **probe.settings.get(kind, {})}["updates"]) * (lacking.PATIENCE if slow else 1)
 
 
 def fill_up(case: Case, gamma: float, n: int) -> Any:
@@ -305,7 +309,13 @@ def groups_of(probes: Sequence[Probe], kind: str, module: ModuleType) -> tuple[l
             continue
         params = one.case(0, kind).params
         shapes = "filled up" if fills_up(params) else [np.shape(x) for x in jax.tree.leaves(params)]
-        key = repr((shapes, [(k, v) for k, v in settings.items() if k not in traced]))
+        key = repr(
+            (
+                shapes,
+                updates_of(one, kind, settings_in(module)),
+                [(k, v) for k, v in settings.items() if k not in traced],
+            )
+        )
         groups.setdefault(key, []).append(one)
     return list(groups.values()), skipped
 
@@ -334,7 +344,7 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     params = [[fill_up(case, one.gamma, n) for case in row] for one, row in zip(probes, cases, strict=True)]
     # Every leaf [probes, seeds, ...].
     stacked = jax.tree.map(lambda *x: np.stack(x), *[jax.tree.map(lambda *x: np.stack(x), *row) for row in params])
-    env = env_of(params[0][0])
+    env, fields = env_of(params[0][0]), settings_in(module)
     settings = [settings_of(one, kind, module) for one in probes]
     configs = jax.tree.map(lambda *x: np.array(x, np.float32), *[module.Config(**s) for s in settings])
 
@@ -349,7 +359,7 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
 
     def learn(config: Any, params: Any, state: Any) -> Any:
         agent = module.make(config, env, params)
-        steps = jnp.arange(agent.num_updates)
+        steps = jnp.asarray(lacking.steps_of(agent, kind, fields, updates_of(probes[0], kind, fields)))
         trained, _ = jax.lax.scan(lambda s, step: (agent.update(s, step)[0], None), state, steps)
         return answers(agent, state, params), answers(agent, trained, params)
 
@@ -363,7 +373,9 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
         return jax.vmap(jax.vmap(learn, (None, 0, 0)), (0, 0, 0))(configs, params, state)
 
     program = compiling.on_each_device(program, mesh, (P(), P(None, "seed"), P("seed")), P(None, "seed"))
-    compiled = jax.jit(program).lower(configs, stacked, keys).compile(compiling.options(compiling.LOOP))
+    lowered = jax.jit(program).lower(configs, stacked, keys)
+    one_by_one.look(lowered)
+    compiled = lowered.compile(compiling.options(compiling.LOOP))
     before, after = jax.device_get(compiled(configs, stacked, keys))
 
     def outcome(answers: Any, row: int, params: Any) -> Outcome:
@@ -379,6 +391,7 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     ]
 
 
+@one_by_one.noted
 def run(
     agent: str | ModuleType,
     *,
@@ -404,9 +417,7 @@ def run(
     """
     if seed + num_seeds > 2**31:
         raise UsageError(f"seed is {seed}; seeds are numbers below 2**31")
-    module = load_agent(
-        agent, lambda fields: NEEDED["cem" if fields & {"num_generations", "population_size"} else "ppo"]
-    )
+    module = load_agent(agent)
     name = agent if isinstance(agent, str) else module.__name__
     with errors_with_line(name, module.__file__, named=False, anywhere=True):
         kind = kind_of(module)
@@ -416,7 +427,6 @@ def run(
             why = "is not for this kind of agent" if wanted in LADDER or wanted in ORACLES else "does not exist"
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
     chosen = [x for n, x in own.items() if not only or n in only]
-    require_settings(module, name, kind, chosen)
 
     stopped, asked = False, list[OracleResult]()
     results: dict[str, RungResult | Skipped] = {}
@@ -504,22 +514,6 @@ def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[s
     near = [x for x in report.failures if isinstance(x, OracleResult)][:1]
     suspects = {name for x in near for name in x.oracle.needs}
     return smallest(report.changes, passes, suspects, BISECT_SECONDS)[0]
-
-
-def require_settings(module: ModuleType, name: str, kind: str, chosen: Sequence[Oracle | Probe]) -> None:
-    """Raise UsageError, with all that its Config lacks, where the agent cannot be trained on any probe.
-
-    Before anything is compiled. An oracle that calls a function of the file, and no more, can be asked all the same.
-    """
-    fields = settings_in(module)
-    lacking = [f"Config.{x}" for x in NEEDED[kind] if x not in fields]
-    if not lacking or all(isinstance(x, Oracle) and x.needs for x in chosen):
-        return
-    others = [x for x in SETTINGS[kind] if x not in {*fields, *NEEDED[kind], "updates"}]
-    functions = [x.name for x in ORACLES.values() if kind in x.kinds and x.needs and not missing(x, module)]
-    besides = f" (and for some of the checks {', '.join(others)})" if others else ""
-    besides += f"; some functions can be checked without, as with --only {functions[0]}" if functions else ""
-    raise no_agent(name, lacking, besides)
 
 
 def ask(oracle: Oracle, module: ModuleType) -> OracleResult:

@@ -20,13 +20,17 @@ from rlref.errors import UsageError, nearest
 
 
 class ProbeEnv(gymnasium.Env[np.ndarray, Any]):
-    """A probe. `variant` draws its signs and best arms, as a seed's id does for `rlref probe`."""
+    """A probe as an agent of a kind meets it. `variant` draws its signs and best arms, as a seed's id does there.
+
+    `gamma` is its discount; `settings` are those that the probe is about, by the names of rlref's agents.
+    """
 
     metadata = {"render_modes": []}  # noqa: RUF012  (gymnasium declares it so)
 
-    def __init__(self, name: str, variant: int = 0, render_mode: None = None):
-        self.probe, self.case = find(name, variant)
+    def __init__(self, name: str, variant: int = 0, render_mode: None = None, kind: str = "ppo"):
+        self.probe, self.case = find(name, variant, kind)
         self.gamma = self.probe.gamma
+        self.settings = dict(self.probe.settings.get(kind, {}))
         self.render_mode = render_mode
         params = self.case.params
         low, high = (0, 255) if params.obs.dtype == np.uint8 else (params.obs.min() - 1, params.obs.max() + 1)
@@ -85,11 +89,11 @@ class Comparison(NamedTuple):
         return f"wrong: expected {self.expected.tolist()}, measured {self.measured.tolist()}{named}"
 
 
-def find(name: str, variant: int) -> tuple[Probe, Case]:
-    """A probe and one of its variants. Raises UsageError for a name that does not exist."""
+def find(name: str, variant: int, kind: str = "ppo") -> tuple[Probe, Case]:
+    """A probe and one of its variants, as an agent of a kind meets it. Raises UsageError if there is none."""
     if name not in LADDER:
         raise UsageError(f"there is no probe {name!r}.{nearest(name, LADDER)} There are: {', '.join(LADDER)}")
-    return LADDER[name], LADDER[name].case(variant)
+    return LADDER[name], LADDER[name].case(variant, kind)
 
 
 def check_values(name: str, value_fn: Callable[[np.ndarray], Any], variant: int = 0) -> Comparison:

@@ -42,9 +42,21 @@ NAMES = (
 )
 
 
-def gym_id(name: str) -> str:
-    """`truncation_pair` -> `rlref/TruncationPair-v0`."""
-    return f"rlref/{name.title().replace('_', '')}-v0"
+def gym_id(name: str, variant: int = 0, kind: str = "ppo") -> str:
+    """`truncation_pair` -> `rlref/TruncationPair-v0`; variants and kinds other than the first are part of the name."""
+    words = [name.title().replace("_", "")]
+    words += [f"variant{variant}"] if variant else []
+    words += ["mirrored"] if kind == "cem" else []
+    return f"rlref/{'-'.join(words)}-v0"
+
+
+def register_variant(name: str, variant: int, kind: str) -> str:
+    """Tell gymnasium of a probe as one seed of an agent of a kind meets it; returns its id."""
+    env_id = gym_id(name, variant, kind)
+    if env_id not in gymnasium.registry:
+        kwargs = {"name": name, "variant": variant, "kind": kind}
+        gymnasium.register(env_id, entry_point="probes.gym:ProbeEnv", kwargs=kwargs)
+    return env_id
 
 
 def register() -> None:

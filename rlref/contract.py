@@ -30,7 +30,7 @@ import os
 import re
 import symtable
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -55,18 +55,15 @@ CONTRACT = {
 FIELDS = ("init", "update", "policy", "value", "num_updates", "steps_per_update")
 
 
-def load_agent(
-    agent: str | os.PathLike[str] | ModuleType, needed: Callable[[set[str]], Sequence[str]] | None = None
-) -> ModuleType:
+def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
     """The module of `agent`: a name out of NAMES, the path of a Python file that keeps the contract, or such a module.
 
-    Of a file without the contract, `needed` may say which settings the caller needs besides, by those that there are,
-    so that all that is missing is told at once.
+    A file finds modules beside it, as a script does, but where something is installed under their name.
 
     Raises UsageError for an unknown name, a missing file, a file that cannot be imported, or one without the contract.
     """
     if isinstance(agent, ModuleType):
-        return check_contract(agent, agent.__name__, needed)
+        return check_contract(agent, agent.__name__)
     agent = os.fspath(agent)
     if agent in NAMES:
         return importlib.import_module(f"rlref.{agent}")
@@ -78,6 +75,8 @@ def load_agent(
         )
     if not path.is_file():
         raise UsageError(f"there is no file {agent}")
+    if (folder := str(path.parent.resolve())) not in sys.path:
+        sys.path.append(folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -93,17 +92,12 @@ def load_agent(
             sys.modules[path.stem] = previous
         besides = f"; besides, it defines no {', '.join(names)}" if (names := undefined_in(path)) else ""
         raise UsageError(f"{agent}, line {line_of(error, path) or '?'}: {in_a_line(error)}{besides}") from error
-    return check_contract(module, agent, needed)
+    return check_contract(module, agent)
 
 
-def check_contract(
-    module: ModuleType, agent: str, needed: Callable[[set[str]], Sequence[str]] | None = None
-) -> ModuleType:
+def check_contract(module: ModuleType, agent: str) -> ModuleType:
     """`module`, if it keeps the contract; see `load_agent`. Nothing of it is called but its Config."""
     if lacking := missing_in(module):
-        if needed and dataclasses.is_dataclass(getattr(module, "Config", None)):
-            settings = {f.name for f in dataclasses.fields(module.Config)}
-            lacking += [f"Config.{name}" for name in needed(settings) if name not in settings]
         raise no_agent(agent, lacking)
     return module
 
@@ -127,10 +121,8 @@ def missing_in(module: ModuleType) -> list[str]:
     return missing
 
 
-def no_agent(agent: str, lacking: Sequence[str], besides: str = "") -> UsageError:
-    return UsageError(
-        f"{agent} is no agent: it lacks {', '.join(lacking)}{besides}; see the contract in rlref/README.md"
-    )
+def no_agent(agent: str, lacking: Sequence[str]) -> UsageError:
+    return UsageError(f"{agent} is no agent: it lacks {', '.join(lacking)}; see the contract in rlref/README.md")
 
 
 def takes_positional(function: Any, count: int) -> bool:

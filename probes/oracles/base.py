@@ -199,8 +199,18 @@ def same(a: Any, b: Any) -> bool:
     return all((np.asarray(x) == np.asarray(y)).all() for x, y in zip(*map(jax.tree.leaves, (a, b)), strict=True))
 
 
+class Unknown(dict[str, np.ndarray]):
+    """Metrics of which nobody knows what they should be, and why; empty."""
+
+    def __init__(self, why: str):
+        super().__init__()
+        self.why = why
+
+
 def emitted(metrics: dict[str, np.ndarray], *names: str) -> dict[str, np.ndarray]:
-    """Those of the metrics that the agent emits. Raises CannotAskError if it emits none."""
+    """Those of the metrics that the agent emits. Raises CannotAskError if it emits none, or they are `Unknown`."""
+    if isinstance(metrics, Unknown):
+        raise CannotAskError(metrics.why)
     found = {name: metrics[name] for name in names if name in metrics}
     if not found:
         raise CannotAskError(f"it emits no {' or '.join(names[:3])}")

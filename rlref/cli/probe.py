@@ -22,6 +22,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--fail-fast", action="store_true", help="stop at the first that shows the agent to be wrong")
     parser.add_argument("--no-bisect", action="store_true", help="do not look for the change that a failure comes from")
     parser.add_argument("--json", action="store_true", help="print JSON, and nothing else")
+    limit = "end where a check makes no progress for so long (default: 300; 0: never)"
+    parser.add_argument("--time-limit", type=float, default=300.0, metavar="SECONDS", help=limit)
     parser.set_defaults(call=run)
 
 
@@ -32,6 +34,7 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
     from probes import check, verdict
+    from rlref.cli.watchdog import Watchdog
 
     probed = functools.partial(
         check.run,
@@ -42,8 +45,10 @@ def run(options: argparse.Namespace) -> int:
         fail_fast=options.fail_fast,
         bisect=not options.no_bisect,
     )
+    dog = Watchdog(options.agent, options.time_limit, options.json)
     if options.json:
-        report = probed()
+        with dog:
+            report = probed(watch=lambda doing, *_: dog.progress(doing))
         print(json.dumps(verdict.to_json(report), indent=1))
         return verdict.EXIT_CODES[verdict.word(report)]
     from rich.console import Console, Group
@@ -51,10 +56,12 @@ def run(options: argparse.Namespace) -> int:
     from rich.spinner import Spinner
 
     told = False
-    with Live(console=Console(stderr=True, highlight=False), transient=True) as live:
+    with Live(console=Console(stderr=True, highlight=False), transient=True) as live, dog:
+        dog.before = live.stop
 
         def watch(doing: str, oracles: list[Any], rungs: list[Any]) -> None:
             nonlocal told
+            dog.progress(doing)
             if not told:  # not sooner: the file may be no agent
                 live.console.print(compiling_takes("up to a minute or so"))
             told = True

@@ -349,14 +349,9 @@ def renamed(tmp_path, agent, *names):
 
 
 ALL_AT_ONCE = [
-    (ppo, "make total_timesteps gamma", "make(config, env=None, env_params=None) -> Agent, Config.gamma, "
-     "Config.total_timesteps;"),
-    (ppo, "total_timesteps learning_rate num_envs ent_coef", "Config.total_timesteps, Config.learning_rate (and for "
-     "some of the checks num_envs, ent_coef);"),
-    (dqn, "policy gamma learning_rate", "Agent.policy, Config.gamma, Config.learning_rate;"),
-    (cem, "num_generations population_size", "Config.num_generations (and for some of the checks population_size);"),
-    (cem, "num_generations make", "make(config, env=None, env_params=None) -> Agent, Config.num_generations;"),
-]  # fmt: skip
+    (ppo, "make", "make(config, env=None, env_params=None) -> Agent;"),
+    (dqn, "policy train", "train(config, key, env=None, env_params=None) -> (state, diagnostics), Agent.policy;"),
+]
 
 
 @pytest.mark.parametrize(("agent", "names", "lacking"), ALL_AT_ONCE)
@@ -368,13 +363,6 @@ def test_all_that_a_file_lacks_is_said_at_once_and_before_anything_is_compiled(
         check.run(renamed(tmp_path, agent, *names.split()))
     assert f"renamed.py is no agent: it lacks {lacking}" in str(error.value)
     assert str(error.value).endswith("; see the contract in rlref/README.md")
-
-
-def test_a_function_can_be_checked_of_a_file_that_cannot_be_trained(tmp_path):
-    path = renamed(tmp_path, ppo, "total_timesteps")
-    with pytest.raises(UsageError, match="some functions can be checked without, as with --only advantages;"):
-        check.run(path, only=["advantages", "discount"])
-    assert check.run(path, only=["advantages"]).ok
 
 
 def test_a_file_that_cannot_be_imported_is_told_what_it_lacks_besides(tmp_path):

@@ -457,7 +457,8 @@ def test_what_a_seed_meets_differs_between_seeds():
     np.testing.assert_array_equal(LADDER["table"].case(3).truth.policy, LADDER["table"].case(3).truth.policy)
 
 
-def test_the_page_has_the_tables_that_the_code_prints():
+def test_the_page_has_the_tables_that_the_code_prints(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["probes"])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         runpy.run_module("probes", run_name="__main__")

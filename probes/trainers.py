@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from probes import check, lacking
+from probes import check, lacking, verdict
 from probes.environments import Tables
 from probes.ladder import LADDER, Case, Probe
 from probes.registration import register_variant
@@ -33,7 +33,7 @@ TUNING = (*lacking.WAYS, "num_steps", "norm_adv", "end_e", "population_size")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; returns the exit code: 0 right, 1 wrong, 2 a trainer that cannot be used."""
+    """The command line; returns the exit code: that of the verdict, or 2 for a trainer that cannot be used."""
     parser = argparse.ArgumentParser("python -m probes", description="Without options: the tables of probes/checks.md.")
     helped = "a function train(env_id, seed) -> (policy, value), as my_module:train or my_file.py:train"
     parser.add_argument("--gymnasium", required=True, metavar="MODULE:TRAIN", help=helped)
@@ -51,16 +51,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"probes: error: {error}", file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps(check.to_json(report), indent=1))
+        print(json.dumps(verdict.to_json(report), indent=1))
     else:
         from rich.console import Console
 
-        from rlref.cli.probe import probe_table
+        from rlref.cli.probe import COLOURS, probe_table
 
         console = Console(highlight=False)
         console.print(probe_table(report.oracles, report.rungs))
-        console.print(check.verdict(report), style="green" if report.ok else "red", soft_wrap=True)
-    return 0 if report.ok else 1
+        console.print(verdict.verdict(report), style=COLOURS[verdict.word(report)], soft_wrap=True, markup=False)
+    return verdict.EXIT_CODES[verdict.word(report)]
 
 
 def load(name: str) -> tuple[Trainer, str]:
@@ -155,7 +155,7 @@ def run(
         outcome = check.Outcome(valued(name, found, [(case, value) for case, value, _ in each]),
                                 np.stack([policy for _, _, policy in each]))  # fmt: skip
         rungs.append(check.judge(one, found, seeds, [case for case, _, _ in each], outcome, outcome))
-    return check.Report(name, found, [], rungs)
+    return check.Report(name, found, [], rungs, not only)
 
 
 def kind_of(name: str, value: np.ndarray | None, case: Case) -> str:

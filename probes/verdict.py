@@ -11,12 +11,14 @@ import numpy as np
 from probes import solve
 from probes.check import OracleResult, Report, RungResult, Skipped, error
 from probes.environments import Tables
+from probes.ladder import LADDER
 from probes.oracles.base import TRUTH
 
 Word = Literal["WRONG", "DIFFERS", "NOT ENOUGH", "RIGHT"]
 EXIT_CODES: dict[Word, int] = {"RIGHT": 0, "WRONG": 1, "DIFFERS": 3, "NOT ENOUGH": 3}
 CAUGHT_BY = Path(__file__).parent / "caught_by.json"
-"""agent -> a planted bug -> the checks that are known to fail on it; written by scripts/mutation_score.py"""
+"""agent -> a planted bug -> the checks that are known to fail on it, with an empty name among them if the rungs alone
+were tried and found nothing; written by scripts/mutation_score.py"""
 ENOUGH = 0.5  # of the planted bugs, which the checks that ran must be known to find
 
 
@@ -31,11 +33,15 @@ def word(report: Report) -> Word:
 
 
 def could_find(report: Report) -> tuple[int, int]:
-    """How many of the bugs planted in rlref's agent of this kind the checks that ran are known to find; of how many."""
-    bugs = json.loads(CAUGHT_BY.read_text())[report.kind]
+    """How many of the bugs planted in rlref's agent of this kind the checks that ran find; of how many.
+
+    Of those alone of which it is known: of some it was never tried what the rungs make of them.
+    """
+    bugs = json.loads(CAUGHT_BY.read_text())[report.kind].values()
     ran = {c.oracle.name for c in report.oracles if c.fault is not None}
     ran |= {r.probe.name for r in report.rungs if isinstance(r, RungResult)}
-    return sum(bool(ran & set(checks)) for checks in bugs.values()), len(bugs)
+    known = [checks for checks in bugs if ran & set(checks) or "" in checks or not LADDER.keys().isdisjoint(checks)]
+    return sum(bool(ran & set(checks)) for checks in known), len(known)
 
 
 def cause(report: Report, failure: RungResult) -> str:
@@ -100,7 +106,7 @@ def verdict(report: Report) -> str:
     """The outcome in a few sentences, of which the first has it all."""
     said = word(report)
     sentence = {"WRONG": wrong, "DIFFERS": differs, "NOT ENOUGH": not_enough, "RIGHT": right}[said](report)
-    return " ".join([f"{said}{sentence}", *report.notes])
+    return " ".join([f"{said}{sentence}", *(f"{note[0].upper()}{note[1:]}" for note in report.notes)])
 
 
 def wrong(report: Report) -> str:
@@ -163,8 +169,8 @@ def not_enough(report: Report) -> str:
     )
     return (
         f": nothing is wrong in what was checked, but the {ran} checks that ran, of "
-        f"{len(report.oracles) + len(report.rungs)}, are known to find no more than {found} of the {bugs} bugs that "
-        f"are planted in rlref's {report.kind}.py. The others could not run: {'; '.join(list(whys)[:6])}"
+        f"{len(report.oracles) + len(report.rungs)}, find no more than {found} of {bugs} bugs that "
+        f"were planted in rlref's {report.kind}.py. The others could not run: {'; '.join(list(whys)[:6])}"
         f"{'; ...' if len(whys) > 6 else ''}."
     )
 
@@ -220,6 +226,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "kind": report.kind,
         "verdict": word(report),
         "says": verdict(report),
+        "notes": list(report.notes),
         "original": changes and changes.original,
         "changed": [{"name": x.name, "lines": [x.first, x.last], "what": x.what} for x in changes.changed]
         if changes and not changes.too_different

@@ -68,13 +68,11 @@ class Watchdog:
             report: dict[str, Any] = {
                 "agent": self.agent,
                 "kind": None,
-                "ok": False,
                 "oracles": [],
                 "rungs": [],
-                "notes": [],
             }
             hung = {"check": doing, "seconds": round(seconds, 1), "since": begun, "cause": why}
-            print(json.dumps(report | {"hung": hung, "verdict": line}, indent=1), flush=True)
+            print(json.dumps(report | {"hung": hung, "verdict": "WRONG", "says": line}, indent=1), flush=True)
         else:
             print(line, file=sys.stderr, flush=True)
         os._exit(1)  # a thread that waits in XLA ends no other way

@@ -44,9 +44,9 @@ def test_a_file_that_never_loads_is_cut_as_json(tmp_path):
     done = probe(tmp_path, "while True: pass\n", "--time-limit", "4", "--json")
     report = json.loads(done.stdout)
     assert done.returncode == 1
-    assert (report["ok"], report["hung"]["check"]) == (False, "loading the file")
+    assert (report["verdict"], report["hung"]["check"]) == ("WRONG", "loading the file")
     assert report["hung"]["cause"] == "a loop that never ends"
-    assert report["verdict"].startswith("HANGS while loading the file: ./hanging.py has done nothing for ")
+    assert report["says"].startswith("HANGS while loading the file: ./hanging.py has done nothing for ")
 
 
 def test_progress_keeps_it_quiet(monkeypatch):

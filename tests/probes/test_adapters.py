@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from probes import adapters, check
+from probes import adapters, check, verdict
 from probes.environments import Tabular
 from probes.ladder import LADDER
 from rlref.contract import load_agent
@@ -64,7 +64,7 @@ def test_truncation_as_termination_fails_and_is_named(adapter):
     path = adapter([("jnp.where(step.terminated, 0.0", "jnp.where(step.ended, 0.0")])
     report = check.run(path, only=TIME_LIMITS, num_seeds=4)
     assert [rung.ok for rung in report.rungs] == [True, False]
-    assert "truncation is treated as termination" in check.verdict(report)
+    assert "truncation is treated as termination" in verdict.verdict(report)
 
 
 OLD = [
@@ -78,7 +78,7 @@ OLD = [
 def test_a_closure_for_older_gymnax_runs_and_cannot_know_a_time_limit(adapter):
     report = check.run(adapter(OLD, [("    CONFIG,\n", "    CONFIG,\n    old_gymnax=True,\n")]), only=TIME_LIMITS)
     assert [rung.ok for rung in report.rungs] == [True, False]
-    assert "truncation is treated as termination" in check.verdict(report)
+    assert "truncation is treated as termination" in verdict.verdict(report)
 
 
 def test_older_gymnax_gave_five_values():

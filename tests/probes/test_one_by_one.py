@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers import child_environment
 
-from probes import check, one_by_one
+from probes import check, one_by_one, verdict
 from rlref import ppo
 
 
@@ -77,7 +77,7 @@ def test_an_agent_of_such_an_initialiser_is_probed_and_told(tmp_path):
     report = check.run(batched(tmp_path), only=["constant"], num_seeds=2)
     assert report.ok
     assert report.notes == (one_by_one.NOTE,)
-    assert check.to_json(report)["notes"] == [one_by_one.NOTE]
+    assert verdict.to_json(report)["notes"] == [one_by_one.NOTE]
 
 
 def test_rlrefs_own_initialiser_is_not_noted():

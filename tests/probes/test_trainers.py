@@ -51,7 +51,7 @@ def test_the_numpy_agent_passes(capsys):
     assert main("--gymnasium", "numpy_agent:train", *only) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[-1].startswith(
-        "PASS: numpy_agent:train answers every check right, each rung on 2 of 2"
+        "RIGHT: numpy_agent:train answers every check right, each rung on 2 of 2"
     )
     assert "training on rlref/Discount-variant1-v0, seed 1" in said.err
 
@@ -63,9 +63,9 @@ def test_a_planted_bug_is_named(capsys, tmp_path):
     only = ["--only", "discount", "--only", "truncation_pair"]
     assert main("--gymnasium", "./mine.py:train", "--json", *only) == 1
     report = json.loads(capsys.readouterr().out)
-    assert (report["kind"], report["ok"]) == ("dqn", False)
+    assert (report["kind"], report["verdict"]) == ("dqn", "WRONG")
     assert [rung["status"] for rung in report["rungs"]] == ["passed", "failed"]
-    assert "truncation is treated as termination" in report["verdict"]
+    assert "truncation is treated as termination" in report["says"]
 
 
 @pytest.mark.slow

@@ -1,0 +1,142 @@
+"""What a copy has changed of its original, and the smallest change without which something passes."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from probes import changes
+from rlref import cem, dqn, ppo
+
+SOURCE = Path(ppo.__file__).read_text()
+
+
+def edited(*edits, source=SOURCE):
+    for old, new in edits:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    return source
+
+
+def line_with(text, source):
+    return source[: source.index(text)].count("\n") + 1
+
+
+@pytest.mark.parametrize("agent", [ppo, dqn, cem], ids=lambda agent: agent.__name__)
+def test_the_stamp_of_an_agent_is_the_hash_of_its_text(agent):
+    text = Path(agent.__file__).read_text()
+    found = changes.STAMP.search(text)
+    assert found[1] == agent.__name__.rpartition(".")[2]
+    blank = text.replace(found[2], "0" * 12)
+    assert found[2] == hashlib.sha256(blank.encode()).hexdigest()[:12], "python scripts/stamp.py writes it"
+
+
+def test_texts_of_earlier_versions_belong_to_their_names():
+    for path in changes.EARLIER.glob("*.txt"):
+        assert path.stem.endswith("_" + changes.stamp_of(path.read_text()))
+
+
+def test_an_unchanged_copy_has_changed_nothing():
+    assert changes.changes(SOURCE).hunks == ()
+
+
+def test_functions_fields_and_constants_that_changed_are_named_with_their_lines():
+    text = edited(
+        ("RING = 100 ", "RING = 200 "),
+        ("    vf_coef: float = leaf(", "    kl_coef: float = leaf(0.1)\n    vf_coef: float = leaf("),
+        ("- config.ent_coef * policy.entropy()", "- 2 * config.ent_coef * policy.entropy()"),
+        ("def is_discrete(", "def helper():\n    pass\n\n\ndef is_discrete("),
+    )
+    found = changes.changes(text)
+    line = line_with("- 2 * config.ent_coef", text)
+    said = str(found)
+    assert said.startswith("changed, of rlref's ppo.py: ")
+    assert "`RING` (line " in said
+    assert "`Config` (+1 field)" in said
+    assert f"`loss` (line {line})" in said
+    assert "`helper` (new, lines " in said
+    assert not found.too_different
+    assert found.undone(found.hunks) == SOURCE
+
+
+def test_comments_and_docstrings_are_no_changes():
+    text = edited(('"""Everything needed to go on training one seed."""', '"""All that one seed needs."""'),
+                  ("# a gymnax id; in", "# an id; in"))  # fmt: skip
+    assert str(changes.changes(text)) == "changed: nothing of rlref's ppo.py but comments"
+
+
+def test_without_a_stamp_the_nearest_agent_is_the_original():
+    text = Path(dqn.__file__).read_text()
+    bare = text.replace(changes.STAMP.search(text)[0], "# a copy").replace("RING = 100 ", "RING = 50 ")
+    said = str(changes.changes(bare))
+    assert "of rlref's dqn.py as it is installed, the nearest: there is no stamp: `RING`" in said
+
+
+def test_a_copy_of_an_earlier_version_is_compared_with_that(tmp_path, monkeypatch):
+    blank = edited(("RING = 100 ", "RING = 70 "))
+    stamp = changes.stamp_of(blank)
+    earlier = blank.replace(changes.STAMP.search(blank)[2], stamp)
+    (tmp_path / f"ppo_{stamp}.txt").write_text(earlier)
+    monkeypatch.setattr(changes, "EARLIER", tmp_path)
+    found = changes.changes(earlier.replace("RING = 70 ", "RING = 7 "))
+    assert str(found).startswith("changed, of rlref's ppo.py, as it was: `RING` (line ")
+    assert len(found.hunks) == 1
+
+
+def test_a_file_of_somebody_else_is_too_different():
+    said = changes.changes("import jax\n\n\ndef make():\n    return None\n")
+    assert said.too_different
+    assert "too much to compare" in str(said)
+
+
+EDITS = [
+    ("RING = 100 ", "RING = 200 "),
+    ("- config.ent_coef * policy", "+ config.ent_coef * policy"),
+    ("advantage = (advantage - advantage.mean())", "advantage = (advantage + advantage.mean())"),
+    ("log_ratio = policy.log_prob(batch.action)", "log_ratio = 2 * policy.log_prob(batch.action)"),
+]
+
+
+@pytest.mark.parametrize("bad", range(len(EDITS)))
+def test_the_one_change_that_matters_is_found(bad):
+    text = edited(*EDITS)
+    found = changes.changes(text)
+    asked = []
+
+    def passes(text):
+        asked.append(text)
+        return EDITS[bad][0] in text
+
+    undo, _ = changes.smallest(found, passes, {"loss"}, 10)
+    line = line_with(EDITS[bad][1], text)
+    assert undo.lines == [(line, line)]
+    assert str(undo) == f"undo line {line}, in `{'RING' if bad == 0 else 'loss'}`"
+    assert len(asked) <= len(found.hunks) + 1
+
+
+def test_two_changes_that_matter_only_together_are_found_with_delta_debugging():
+    text = edited(*EDITS)
+    wanted = [EDITS[1], EDITS[3]]
+    undo, _ = changes.smallest(changes.changes(text), lambda text: all(old in text for old, _ in wanted), (), 10)
+    assert sorted(first for first, _ in undo.lines) == sorted(line_with(new, text) for _, new in wanted)
+
+
+def test_of_lines_changed_together_the_one_that_matters_is_found():
+    lines = SOURCE.splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if line.startswith("def gae("))
+    body = range(at + 3, at + 9)
+    copy = [f"{line.rstrip()}  #\n" if i in body and line.strip() else line for i, line in enumerate(lines)]
+    bad = [i for i in body if lines[i].strip()][2]
+    undo, _ = changes.smallest(changes.changes("".join(copy)), lambda text: lines[bad] in text, (), 10)
+    assert undo.lines == [(bad + 1, bad + 1)]
+
+
+def test_what_was_only_left_out_is_put_back():
+    text = edited(("    if is_discrete(space):\n        return jax.nn.one_hot(obs, space.n)\n", ""))
+    undo, _ = changes.smallest(changes.changes(text), lambda text: "jax.nn.one_hot(obs" in text, (), 10)
+    assert str(undo).startswith("put back what stood after line ")
+    assert str(undo).endswith(", in `features`")
+
+
+def test_nothing_is_named_where_the_time_is_over():
+    assert changes.smallest(changes.changes(edited(*EDITS)), lambda text: True, (), -1)[0] is None

@@ -1,0 +1,121 @@
+"""What is said of an agent: WRONG, DIFFERS, NOT ENOUGH or RIGHT, and what a file may declare."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from probes import check, verdict
+from probes.oracles import ORACLES
+from rlref import ppo
+from rlref.cli import main
+from rlref.errors import UsageError
+
+SOURCE = Path(ppo.__file__).read_text()
+L2 = ("config.ent_coef * policy.entropy().mean()", "config.ent_coef * policy.entropy().mean() + 0.5")
+NO_CUT = ("gamma * jnp.where(terminated, 0.0, next_value)", "gamma * next_value")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A function of edits and of text to append: the path of a copy of ppo.py."""
+
+    def write(*edits, more=""):
+        text = SOURCE
+        for old, new in edits:
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        path = tmp_path / "my_ppo.py"
+        path.write_text(text + more)
+        return str(path)
+
+    return write
+
+
+def test_likeness_alone_differs_and_asks_whether_it_is_meant(copy):
+    report = check.run(copy(L2), only=["advantages", "entropy_bonus", "policy_loss"])
+    said = verdict.verdict(report)
+    assert verdict.word(report) == "DIFFERS"
+    assert said.startswith("DIFFERS at entropy_bonus: `loss` does otherwise than rlref's. ")
+    assert "So at policy_loss." in said
+    assert 'PROBE_MEANT = {"entropy_bonus": "why", "policy_loss": "why"}' in said
+    line = next(i for i, text in enumerate(Path(copy(L2)).read_text().splitlines(), 1) if ".mean() + 0.5" in text)
+    assert f"It is as in rlref if you undo line {line}, in `loss`." in said
+
+
+def test_what_is_meant_is_listed_and_does_not_fail(copy):
+    meant = '\nPROBE_MEANT = {"entropy_bonus": "a constant", "policy_loss": "a constant"}\n'
+    report = check.run(copy(L2, more=meant), only=["advantages", "entropy_bonus", "policy_loss"])
+    assert verdict.word(report) == "RIGHT"
+    assert "; meant: entropy_bonus (a constant); meant: policy_loss (a constant)" in verdict.verdict(report)
+    assert {x["name"]: x["status"] for x in verdict.to_json(report)["oracles"]} == {
+        "advantages": "passed", "entropy_bonus": "meant", "policy_loss": "meant"
+    }  # fmt: skip
+
+
+def test_nothing_excuses_a_truth_or_a_definition(copy):
+    report = check.run(copy(NO_CUT, more='\nPROBE_MEANT = {"advantages": "so"}\n'), only=["advantages"])
+    said = verdict.verdict(report)
+    assert said.startswith("WRONG at advantages: look at advantages. ")
+    assert said.endswith("PROBE_MEANT has 'advantages', which holds for any right agent: it excuses nothing.")
+
+
+def test_what_is_declared_in_vain_is_reported(copy):
+    meant = '\nPROBE_MEANT = {"polcy_loss": "a typing error", "value_loss": "not needed"}\n'
+    report = check.run(copy(more=meant), only=["policy_loss", "value_loss"])
+    assert verdict.word(report) == "RIGHT"
+    said = verdict.verdict(report)
+    assert "PROBE_MEANT has 'polcy_loss', which is no check. Did you mean 'policy_loss'?" in said
+    assert "PROBE_MEANT has 'value_loss', which passes: it is not needed." in said
+
+
+@pytest.mark.parametrize("meant", ["['policy_loss']", "{'policy_loss': 1}", "{'policy_loss': ''}"])
+def test_a_declaration_without_reasons_is_refused(copy, meant):
+    with pytest.raises(UsageError, match="PROBE_MEANT must be a dictionary of reasons"):
+        check.run(copy(more=f"\nPROBE_MEANT = {meant}\n"), only=["advantages"])
+
+
+def test_a_truth_that_fails_says_which_likeness_is_nearer_to_the_fault(copy):
+    bug = ("- config.ent_coef * policy", "+ config.ent_coef * policy")
+    report = check.run(copy(bug), only=["entropy_bonus", "soft_bandit_1"], num_seeds=3)
+    said = verdict.verdict(report)
+    assert said.startswith(
+        "WRONG at soft_bandit_1: look at the sign and the size of the entropy bonus. 0 of 3 seeds pass"
+    )
+    assert "Look first at `loss`, where entropy_bonus fails: " in said
+    assert said.endswith("in `loss`, and soft_bandit_1 passes.")
+
+
+def test_each_failing_check_of_a_copy_names_the_line_to_undo(copy):
+    path = copy(NO_CUT, ("RING = 100 ", "RING = 90 "))
+    report = check.run(path, only=["advantages"])
+    line = next(i for i, text in enumerate(Path(path).read_text().splitlines(), 1) if NO_CUT[1] in text)
+    assert verdict.verdict(report).endswith(f"Undo line {line}, in `gae`, and advantages passes.")
+    assert verdict.to_json(report)["undo"] == [{"name": "gae", "lines": [line, line]}]
+    assert Path(path).read_text().count("RING = 90 ") == 1  # the file is as it was
+    assert "Undo" not in verdict.verdict(check.run(path, only=["advantages"], bisect=False))
+
+
+def test_too_few_checks_are_not_enough():
+    asked = [check.OracleResult(x, "" if x.name == "advantages" else None, "it has no gae") for x in ORACLES.values()
+             if "ppo" in x.kinds]  # fmt: skip
+    report = check.Report("./mine.py", "ppo", asked, [], whole=True)
+    said = verdict.verdict(report)
+    assert verdict.word(report) == "NOT ENOUGH"
+    assert said.startswith(
+        f"NOT ENOUGH: nothing is wrong in what was checked, but the 1 checks that ran, of {len(asked)}"
+    )
+    assert "it has no gae" in said
+    whole = [check.OracleResult(x, "") for x in ORACLES.values() if "ppo" in x.kinds]
+    assert verdict.word(check.Report("./mine.py", "ppo", whole, [], whole=True)) == "RIGHT"
+
+
+def test_the_command_prints_what_was_changed_and_ends_with_3_where_it_differs(copy, capsys):
+    path = copy(L2)
+    assert main(["probe", path, "--only", "entropy_bonus", "--no-bisect"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("changed, of rlref's ppo.py: `loss` (line ")
+    assert lines[-1].startswith("DIFFERS at entropy_bonus: ")
+    assert main(["probe", path, "--only", "entropy_bonus", "--json", "--no-bisect"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["changed"][0]["name"]) == ("DIFFERS", "loss")

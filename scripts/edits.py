@@ -6,6 +6,7 @@ in an edited file, in the edited lines or elsewhere. `edits_score.py` probes bot
 """
 
 import ast
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,12 +43,14 @@ class EditedBug(NamedTuple):
     """top-level definition of the file that the wrong line is in"""
 
 
+@functools.cache
 def edited(edit: Edit) -> str:
     """The agent's file with the edit in it. Raises ValueError unless each text to be replaced occurs exactly once."""
     source = (ROOT / "rlref" / f"{edit.agent}.py").read_text()
     return plant(f"{edit.agent}, {edit.name}", source, edit.replace)
 
 
+@functools.cache
 def with_bug(bug: EditedBug) -> str:
     """The edited file with the bug in it. Raises ValueError unless the bug's text occurs exactly once."""
     edit = BY_NAME[bug.edit]
@@ -65,7 +68,7 @@ def bug_lines(bug: EditedBug) -> tuple[int, int]:
 
 def definitions(source: str) -> dict[str, str]:
     """The text of each top-level function, class and assigned name of a file, decorators included."""
-    found = {}
+    found: dict[str, str] = {}
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

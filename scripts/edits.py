@@ -1332,9 +1332,9 @@ def next_values(target_q: Array, online_q: Array) -> Array:
         ),
     ),
     Edit(
-        "settings removed, Huber's loss",
+        "settings removed from DQN",
         "dqn",
-        "the loss is always Huber's, heads are never dueling, the gradient's norm is always clipped at 10",
+        "the loss is always half the squared error, heads are never dueling, the gradient's norm is never clipped",
         ("Config", "make", "make_optimizer", "loss", "Network"),
         (
             (
@@ -1359,13 +1359,14 @@ def next_values(target_q: Array, online_q: Array) -> Array:
             ),
             (
                 "    clip = optax.identity() if config.max_grad_norm is None else "
-                "optax.clip_by_global_norm(config.max_grad_norm)\n    return optax.chain(clip, ",
-                "    return optax.chain(optax.clip_by_global_norm(10.0), ",
+                "optax.clip_by_global_norm(config.max_grad_norm)\n"
+                "    return optax.chain(clip, optax.adam(learning_rate, eps=config.adam_eps))\n",
+                "    return optax.adam(learning_rate, eps=config.adam_eps)\n",
             ),
             (
                 '    error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)\n'
                 "    return error.mean(), q\n",
-                "    return optax.huber_loss(q, target).mean(), q\n",
+                "    return optax.l2_loss(q, target).mean(), q\n",
             ),
             ("    num_actions: int\n    dueling: bool\n", "    num_actions: int\n"),
             (
@@ -2015,7 +2016,7 @@ BUGS = [
     ),
     EditedBug(
         "gamma squared, with settings removed",
-        "settings removed, Huber's loss",
+        "settings removed from DQN",
         "discount * config.gamma, discount",
         "discount * config.gamma**2, discount",
         "returns",

@@ -1,0 +1,2131 @@
+"""Right edits: deliberate changes of method that a knowledgeable user makes in a copy of an agent's file; and bugs on
+top of some of them.
+
+Each edit is correct, complete and trains; a checker that calls one wrong is wrong itself. Each bug is one replacement
+in an edited file, in the edited lines or elsewhere. `edits_score.py` probes both.
+"""
+
+import ast
+import functools
+from pathlib import Path
+from typing import NamedTuple
+
+from mutants import plant
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Edit(NamedTuple):
+    """One change of method."""
+
+    name: str
+    agent: str
+    method: str
+    """what it is, and where it comes from"""
+    changes: tuple[str, ...]
+    """top-level definitions whose text it changes, or that it adds"""
+    replace: tuple[tuple[str, str], ...]
+    """old and new text; each old occurs exactly once"""
+
+
+class EditedBug(NamedTuple):
+    """One bug in an edited file."""
+
+    name: str
+    edit: str
+    """name of the edit that it sits on"""
+    old: str
+    """text of the edited file, which occurs there exactly once"""
+    new: str
+    component: str
+    """what the bug is in: a key of mutants.COMPONENTS"""
+    definition: str
+    """top-level definition of the file that the wrong line is in"""
+
+
+@functools.cache
+def edited(edit: Edit) -> str:
+    """The agent's file with the edit in it. Raises ValueError unless each text to be replaced occurs exactly once."""
+    source = (ROOT / "rlref" / f"{edit.agent}.py").read_text()
+    return plant(f"{edit.agent}, {edit.name}", source, edit.replace)
+
+
+@functools.cache
+def with_bug(bug: EditedBug) -> str:
+    """The edited file with the bug in it. Raises ValueError unless the bug's text occurs exactly once."""
+    edit = BY_NAME[bug.edit]
+    return plant(f"{edit.agent}, {edit.name}, {bug.name}", edited(edit), [(bug.old, bug.new)])
+
+
+def bug_lines(bug: EditedBug) -> tuple[int, int]:
+    """The first and the last line of what the bug changed, in the file that has it."""
+    start = edited(BY_NAME[bug.edit]).index(bug.old)
+    same = next((i for i, (x, y) in enumerate(zip(bug.old, bug.new, strict=False)) if x != y), len(bug.new))
+    source, changed = with_bug(bug), bug.new[same:].rstrip("\n")
+    first = source[: start + same].count("\n") + 1
+    return first, first + changed.count("\n")
+
+
+def definitions(source: str) -> dict[str, str]:
+    """The text of each top-level function, class and assigned name of a file, decorators included."""
+    found: dict[str, str] = {}
+    lines = source.splitlines()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first, names = min([node.lineno, *(x.lineno for x in node.decorator_list)]), [node.name]
+        elif isinstance(node, ast.Assign):
+            first, names = node.lineno, [x.id for x in node.targets if isinstance(x, ast.Name)]
+        else:
+            continue
+        found |= dict.fromkeys(names, "\n".join(lines[first - 1 : node.end_lineno]))
+    return found
+
+
+def changed_by(edit: Edit) -> set[str]:
+    """The top-level definitions of the edited file that are new, or whose text is another than the agent's."""
+    before = definitions((ROOT / "rlref" / f"{edit.agent}.py").read_text())
+    return {name for name, text in definitions(edited(edit)).items() if before.get(name) != text}
+
+
+# ---- PPO -------------------------------------------------------------------------------------------------------------
+CLIP_COEF = (
+    '    clip_coef: float = leaf(0.2, "[0, inf)", (0.05, 0.5, "log"))  # clip the probability ratio to 1 +- this\n'
+)
+ENT_COEF = '    ent_coef: float = leaf(0.01, "[0, inf)", (1e-4, 0.1, "log"))  # weight of the entropy bonus\n'
+GAE_LAMBDA = (
+    '    gae_lambda: float = leaf(0.95, "[0, 1]", (0.8, 1.0, "linear"))  # lambda of generalised advantage estimation\n'
+)
+VF_COEF = '    vf_coef: float = leaf(0.5, "[0, inf)", (0.1, 2.0, "log"))  # weight of the value loss\n'
+PPO_ADAM_EPS = '    adam_eps: float = leaf(1e-5, "(0, inf)")  # Adam\'s epsilon\n'
+PPO_LEARNING_RATE = (
+    "    learning_rate = config.learning_rate * ((1 - step / num_updates) if config.anneal_lr else jnp.float32(1))\n"
+)
+TOTAL = "    total = policy_loss + config.vf_coef * value_loss - config.ent_coef * policy.entropy().mean()\n"
+CLIPPED = """    clipped_ratio = jnp.clip(ratio, 1 - config.clip_coef, 1 + config.clip_coef)
+    # min, the pessimistic bound: no gradient only where the ratio has moved too far in the direction that pays.
+    policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()
+"""
+SQUARED = """    squared_error = (value - batch.target) ** 2
+    if config.clip_vloss:
+        clipped_value = batch.value + jnp.clip(value - batch.value, -config.clip_coef, config.clip_coef)
+        squared_error = jnp.maximum(squared_error, (clipped_value - batch.target) ** 2)
+    value_loss = 0.5 * squared_error.mean()
+"""
+ADVANTAGE = """\
+    advantage = gae(reward, value, next_value, rollout.terminated, rollout.truncated, config.gamma, config.gae_lambda)
+    target = advantage + value
+"""
+GAE = '''\
+def gae(reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array, gamma, gae_lambda):
+    """Generalised advantage estimation (Schulman et al. 2015, arXiv:1506.02438, eq. 16); arrays are `[T]` or `[T, N]`.
+
+        delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
+        A_t     = delta_t + gamma lambda (1 - terminated_t) (1 - truncated_t) A_{t+1}
+
+    Where people go wrong: `next_value` is of the step's FINAL observation, never of the one after a reset. A time limit
+    does not end the value, so `truncated` keeps the bootstrap (Pardo et al. 2018, arXiv:1712.00378); yet the next step
+    belongs to another episode, so either ending cuts the trace. But for imports it needs nothing of this file.
+    """
+    chex.assert_equal_shape((reward, value, next_value, terminated, truncated))
+    delta = reward + gamma * jnp.where(terminated, 0.0, next_value) - value
+    trace = gamma * gae_lambda * jnp.where(terminated | truncated, 0.0, 1.0)
+
+    def step(advantage: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        advantage = x[0] + x[1] * advantage
+        return advantage, advantage
+
+    return jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, trace), reverse=True, unroll=8)[1]
+'''
+TORSO = """            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
+            self.sow("intermediates", "hidden", x)
+        return x
+"""
+MINIBATCHES = '''def minibatch_indices(key: Array, epochs: int, batch_size: int, num_minibatches: int) -> Array:
+    """`[epochs, M, B]`: in each epoch every sample once, in an order of its own (37 details, core 6)."""
+    # One sort of random high bits over the index as low bits; `jax.random.permutation` sorts pairs, slowly on a CPU.
+    low = jnp.uint32((1 << int(batch_size - 1).bit_length()) - 1)
+    order = jnp.sort(jax.random.bits(key, (epochs, batch_size)) & ~low | jnp.arange(batch_size, dtype=jnp.uint32)) & low
+    return order.astype(jnp.int32).reshape(epochs, num_minibatches, batch_size // num_minibatches)
+'''
+LEARN = '''\
+def learn(task: Task, state: State, batch: Batch, indices: Array, learning_rate: Array) -> tuple[State, Metrics]:
+    """Epochs of minibatch gradient steps over one rollout, and diagnostics `[epochs, M]`."""
+    optimizer, target_kl = make_optimizer(task.config, learning_rate), task.config.target_kl
+    # One vector instead of a dozen arrays: an optimiser step is a few kernels, not a hundred. One that looks at single
+    # layers (LAMB, Muon, masks) takes `unravel(gradient)`, `unravel(params)`, in `init` `params`; ravel its change.
+    params, unravel = ravel_pytree(state.params)
+    params_norm = jnp.sqrt(optax.tree.vdot(params, params))
+
+    def minibatch_step(carry: tuple[Any, ...], index: Array) -> tuple[tuple[Any, ...], Metrics]:
+        params, opt_state, going = carry
+        minibatch = jax.tree.map(lambda x: x[index], batch)
+        gradient, aux = jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, minibatch), has_aux=True)(params)
+        change, new_opt_state = optimizer.update(gradient, opt_state, params)
+        aux |= {"grad_norm": optax.tree.norm(gradient), "applied": going.astype(jnp.float32)}
+        aux["update_ratio"] = jnp.sqrt(optax.tree.vdot(change, change)) / params_norm
+        new = optax.apply_updates(params, change), new_opt_state
+        if target_kl is not None:  # not `cond`, which vmap turns into this `where` anyway
+            new = jax.tree.map(partial(jnp.where, going), new, (params, opt_state))
+        return (*new, going), aux
+
+    def epoch(carry: tuple[Any, ...], indices: Array) -> tuple[tuple[Any, ...], Metrics]:
+        (params, opt_state, going), aux = scan(minibatch_step, carry, indices)
+        if target_kl is not None:
+            going &= aux["approx_kl"].mean() <= target_kl
+        return (params, opt_state, going), aux
+
+    (params, opt_state, _), aux = jax.lax.scan(epoch, (params, state.opt_state, jnp.bool(True)), indices)
+    return replace(state, params=unravel(params), opt_state=opt_state), aux
+'''
+
+PPO = [
+    Edit(
+        "KL penalty beside the clip",
+        "ppo",
+        "KL(old, new) with a fixed coefficient is added to the clipped objective (Schulman et al. 2017, section 4)",
+        ("Config", "loss"),
+        (
+            (
+                CLIP_COEF,
+                CLIP_COEF
+                + '    kl_coef: float = leaf(0.5, "[0, inf)", (0.01, 10.0, "log"))  # weight of the KL penalty\n',
+            ),
+            (
+                TOTAL,
+                TOTAL + "    kl = batch.policy.kl(policy).mean()  # from the policy that acted\n"
+                "    total += config.kl_coef * kl\n",
+            ),
+            (
+                '        "value_loss": value_loss,\n        "approx_kl"',
+                '        "value_loss": value_loss,\n        "kl_penalty": config.kl_coef * kl,\n        "approx_kl"',
+            ),
+        ),
+    ),
+    Edit(
+        "KL penalty instead of the clip",
+        "ppo",
+        "the ratio is not clipped; KL(old, new) with a fixed coefficient holds it (Schulman et al. 2017, eq. 8)",
+        ("Config", "loss"),
+        (
+            (
+                CLIP_COEF,
+                '    clip_coef: float = leaf(0.2, "[0, inf)", (0.05, 0.5, "log"))  # of values; and of clip_fraction\n'
+                '    kl_coef: float = leaf(1.0, "[0, inf)", (0.01, 10.0, "log"))  # weight of the KL penalty\n',
+            ),
+            (
+                '    """PPO\'s objective, to be minimised, over one minibatch (Schulman et al. 2017, eq. 9); and its',
+                '    """PPO\'s objective with a KL penalty, to be minimised (Schulman et al. 2017, eq. 8); and its',
+            ),
+            (
+                CLIPPED,
+                "    surrogate = -(ratio * advantage).mean()\n"
+                "    kl = batch.policy.kl(policy).mean()  # from the policy that acted\n",
+            ),
+            (
+                TOTAL,
+                "    total = surrogate + config.kl_coef * kl\n"
+                "    total += config.vf_coef * value_loss - config.ent_coef * policy.entropy().mean()\n",
+            ),
+            (
+                '        "policy_loss": policy_loss,\n',
+                '        "surrogate": surrogate,\n        "kl_penalty": config.kl_coef * kl,\n',
+            ),
+        ),
+    ),
+    Edit(
+        "ratio not clipped",
+        "ppo",
+        "policy gradient with importance ratios: the surrogate of Schulman et al. 2017, eq. 6, without a clip",
+        ("Config", "loss"),
+        (
+            (
+                CLIP_COEF,
+                CLIP_COEF.replace("clip the probability ratio to 1 +- this", "of values; and of clip_fraction"),
+            ),
+            (CLIPPED, "    surrogate = -(ratio * advantage).mean()\n"),
+            (TOTAL, TOTAL.replace("policy_loss", "surrogate")),
+            ('        "policy_loss": policy_loss,\n', '        "surrogate": surrogate,\n'),
+        ),
+    ),
+    Edit(
+        "A2C",
+        "ppo",
+        "one gradient step on each rollout, of the log-probability and no ratio (Mnih et al. 2016, arXiv:1602.01783)",
+        ("Config", "update", "learn", "loss", "diagnose", "check"),
+        (
+            ("    num_envs: int = static(4)  #", "    num_envs: int = static(8)  #"),
+            ("    num_steps: int = static(128)  #", "    num_steps: int = static(16)  #"),
+            (
+                "    num_minibatches: int = static(4)  # minibatches per epoch; must divide num_envs x num_steps\n"
+                "    update_epochs: int = static(4)  # passes over each rollout\n",
+                "",
+            ),
+            (
+                '    learning_rate: float = leaf(2.5e-4, "[0, inf)", (1e-5, 1e-2, "log"))',
+                '    learning_rate: float = leaf(1e-3, "[0, inf)", (1e-5, 1e-2, "log"))',
+            ),
+            ("    scale_rewards: bool = static(False)", "    scale_rewards: bool = static(True)"),
+            (CLIP_COEF, ""),
+            ("    clip_vloss: bool = static(True)  # clip the value's change to +- clip_coef as well\n", ""),
+            (
+                '    target_kl: float | None = leaf(None, "[0, inf)")  '
+                "# nats; the first epoch with a KL above is the last; None: off\n",
+                "",
+            ),
+            (
+                "    key, key_collect, key_shuffle = jax.random.split(state.key, 3)\n",
+                "    key, key_collect = jax.random.split(state.key)\n",
+            ),
+            (
+                "    indices = minibatch_indices(key_shuffle, config.update_epochs, reward.size, "
+                "config.num_minibatches)\n",
+                "",
+            ),
+            (
+                "    state, aux = learn(task, state, batch, indices, learning_rate)\n",
+                "    state, aux = learn(task, state, batch, learning_rate)\n",
+            ),
+            (
+                "diagnose(task, state, batch, jax.tree.map(lambda x: x[indices[0, 0]], batch), aux)",
+                "diagnose(task, state, batch, aux)",
+            ),
+            (MINIBATCHES + "\n\n", ""),
+            (
+                LEARN,
+                '''def learn(task: Task, state: State, batch: Batch, learning_rate: Array) -> tuple[State, Metrics]:
+    """One gradient step on a whole rollout, and its diagnostics."""
+    optimizer = make_optimizer(task.config, learning_rate)
+    params, unravel = ravel_pytree(state.params)
+    gradient, aux = jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, batch), has_aux=True)(params)
+    change, opt_state = optimizer.update(gradient, state.opt_state, params)
+    aux |= {"grad_norm": optax.tree.norm(gradient), "update_ratio": optax.tree.norm(change) / optax.tree.norm(params)}
+    return replace(state, params=unravel(optax.apply_updates(params, change)), opt_state=opt_state), aux
+''',
+            ),
+            (
+                '    """PPO\'s objective, to be minimised, over one minibatch (Schulman et al. 2017, eq. 9); and its',
+                '    """A2C\'s objective, to be minimised, over one rollout; and its',
+            ),
+            (
+                "    log_ratio = policy.log_prob(batch.action) - batch.log_prob\n    ratio = jnp.exp(log_ratio)\n",
+                "    log_prob = policy.log_prob(batch.action)\n",
+            ),
+            (CLIPPED, "    policy_gradient_loss = -(log_prob * advantage).mean()\n"),
+            (SQUARED, "    value_loss = 0.5 * ((value - batch.target) ** 2).mean()\n"),
+            (TOTAL, TOTAL.replace("policy_loss", "policy_gradient_loss")),
+            (
+                """        "policy_loss": policy_loss,
+        "value_loss": value_loss,
+        "approx_kl": (ratio - 1 - log_ratio).mean(),  # k3 of Schulman 2020, "Approximating KL Divergence"
+        "clip_fraction": (jnp.abs(ratio - 1) > config.clip_coef).mean(dtype=jnp.float32),
+        "ratio_error": jnp.abs(ratio - 1).max(),
+""",
+                """        "policy_gradient_loss": policy_gradient_loss,
+        "value_loss": value_loss,
+        "first_ratio_error": jnp.abs(jnp.exp(log_prob - batch.log_prob) - 1).max(),
+""",
+            ),
+            (
+                "def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) -> dict[str, Any]:\n"
+                '    """What happened in this update, in scalars: add yours below. `part` is a random minibatch of '
+                '`batch`."""\n',
+                "def diagnose(task: Task, state: State, batch: Batch, aux: Metrics) -> dict[str, Any]:\n"
+                '    """What happened in this update, in scalars: add yours below."""\n',
+            ),
+            (
+                'state.obs_moments, part.obs, mutable=["intermediates"]',
+                'state.obs_moments, batch.obs, mutable=["intermediates"]',
+            ),
+            (
+                '    applied, first_ratio_error = aux.pop("applied"), aux.pop("ratio_error")[0, 0]\n'
+                "    means = {name: x.mean(where=applied > 0) for name, x in aux.items()}\n",
+                "",
+            ),
+            ("        **means,\n", "        **aux,\n"),
+            ('"kl": part.policy.kl(policy).mean()', '"kl": batch.policy.kl(policy).mean()'),
+            (
+                '        "first_ratio_error": first_ratio_error,\n        "gradient_steps": applied.sum(),\n',
+                '        "gradient_steps": 1,\n',
+            ),
+            (
+                "gradient_noise_scale(state.opt_state, part.value.size)",
+                "gradient_noise_scale(state.opt_state, batch.value.size)",
+            ),
+            (
+                "        # `means` are over all steps: one bad number shows. One infinite reward",
+                "        # One infinite reward",
+            ),
+            ("jnp.stack([*means.values(), *jax", "jnp.stack([*aux.values(), *jax"),
+            (
+                "    size, wanted = config.num_envs * config.num_steps, config.num_minibatches\n",
+                "    size = config.num_envs * config.num_steps\n",
+            ),
+            (
+                "    near = sorted((m for m in range(1, size + 1) if size % m == 0), "
+                "key=lambda m: abs(m - wanted))[:3]\n"
+                "    if size % wanted:\n"
+                '        raise ValueError(f"num_minibatches is {wanted}; it must be a divisor of {batch}, '
+                'such as {sorted(near)}")\n',
+                "",
+            ),
+        ),
+    ),
+    Edit(
+        "V-trace",
+        "ppo",
+        "advantages and targets by V-trace (Espeholt et al. 2018, arXiv:1802.01561), anew in every epoch (Andrychowicz "
+        "et al. 2021, arXiv:2006.05990)",
+        ("Batch", "update", "vtrace", "estimated", "learn"),
+        (
+            (
+                "    value: Array\n    advantage: Array\n    target: Array\n",
+                "    value: Array  # as collected\n    advantage: Array\n    target: Array\n    reward: Array\n"
+                "    terminated: Array\n    truncated: Array\n    final_obs: Array\n",
+            ),
+            (
+                "    # Next values are of what a step led to, not the next row's values: after an ending, those are of "
+                "the reset.\n",
+                "",
+            ),
+            (
+                "    next_value = forward(task, state.params, state.obs_moments, flat(rollout.final_obs))[1]"
+                ".reshape(reward.shape)\n" + ADVANTAGE + "    batch = flat(Batch(rollout.obs, rollout.action, "
+                "rollout.policy, rollout.log_prob, value, advantage, target))\n",
+                "    acted = rollout.obs, rollout.action, rollout.policy, rollout.log_prob\n"
+                "    batch = Batch(*acted, value, value, value, reward, rollout.terminated, rollout.truncated, "
+                "rollout.final_obs)\n"
+                "    batch = estimated(task, state.params, state.obs_moments, flat(batch))\n",
+            ),
+            (
+                GAE,
+                '''\
+def vtrace(ratio: Array, reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array,
+           gamma: Any, gae_lambda: Any) -> tuple[Array, Array]:  # fmt: skip
+    """Advantages and targets (Espeholt et al. 2018, eq. 1, with lambda as in its remark 2); arrays are `[T, N]`.
+
+    Where the policy is the one that acted, every ratio is 1: targets are the lambda-returns, advantages those of GAE.
+    The advantage has no ratio of its own: that of the loss is its weight. Next values are of what a step led to, never
+    of a reset; a time limit keeps the bootstrap, and either ending cuts the trace.
+    """
+    chex.assert_equal_shape((ratio, reward, value, next_value, terminated, truncated))
+    weight, ended = jnp.minimum(ratio, 1.0), terminated | truncated
+    delta = weight * (reward + gamma * jnp.where(terminated, 0.0, next_value) - value)
+    trace = gamma * gae_lambda * weight * jnp.where(ended, 0.0, 1.0)
+
+    def step(correction: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        correction = x[0] + x[1] * correction
+        return correction, correction
+
+    correction = jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, trace), reverse=True, unroll=8)[1]
+    later = jnp.concatenate([correction[1:], jnp.zeros_like(correction[:1])])
+    next_target = next_value + gae_lambda * jnp.where(ended, 0.0, later)
+    return reward + gamma * jnp.where(terminated, 0.0, next_target) - value, value + correction
+
+
+def estimated(task: Task, params: Any, obs_moments: Moments | None, batch: Batch) -> Batch:
+    """The batch with advantages and targets by the policy and the values of `params`."""
+    shape = task.config.num_steps, task.config.num_envs
+    policy, value = forward(task, params, obs_moments, batch.obs)
+    next_value = forward(task, params, obs_moments, batch.final_obs)[1]
+    ratio = jnp.exp(policy.log_prob(batch.action) - batch.log_prob)
+    steps = (ratio, batch.reward, value, next_value, batch.terminated, batch.truncated)
+    advantage, target = vtrace(*(x.reshape(shape) for x in steps), task.config.gamma, task.config.gae_lambda)
+    return batch._replace(advantage=advantage.reshape(-1), target=target.reshape(-1))
+''',
+            ),
+            (
+                "    def minibatch_step(carry: tuple[Any, ...], index: Array) -> tuple[tuple[Any, ...], Metrics]:\n",
+                "    def minibatch_step(batch: Batch, carry: tuple[Any, ...], index: Array) -> tuple[tuple[Any, ...], "
+                "Metrics]:\n",
+            ),
+            (
+                "        (params, opt_state, going), aux = scan(minibatch_step, carry, indices)\n",
+                "        renewed = estimated(task, unravel(carry[0]), state.obs_moments, batch)\n"
+                "        (params, opt_state, going), aux = scan(partial(minibatch_step, renewed), carry, indices)\n",
+            ),
+        ),
+    ),
+    Edit(
+        "Monte Carlo returns",
+        "ppo",
+        "the advantage is the discounted return up to the episode's end minus V, lambda 1 (Sutton & Barto 2018, 13.4)",
+        ("Config", "update", "returns_to_go"),
+        (
+            (GAE_LAMBDA, ""),
+            (
+                ADVANTAGE,
+                "    target = returns_to_go(reward, next_value, rollout.terminated, rollout.truncated, config.gamma)\n"
+                "    advantage = target - value\n",
+            ),
+            (
+                GAE,
+                '''\
+def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated: Array, gamma: Any) -> Array:
+    """Discounted sums of the rewards from each step on, up to the episode's end; arrays are `[T, N]`.
+
+    Where a time limit, or the rollout's end, cuts an episode, the value of what its last step led to stands for the
+    rest; `next_value` is of the step's FINAL observation, never of the one after a reset.
+    """
+    chex.assert_equal_shape((reward, next_value, terminated, truncated))
+    bootstrap = jnp.where(terminated, 0.0, next_value)
+
+    def step(later: Array, x: tuple[Array, ...]) -> tuple[Array, Array]:
+        reward, bootstrap, ended = x
+        total = reward + gamma * jnp.where(ended, bootstrap, later)
+        return total, total
+
+    xs = reward, bootstrap, terminated | truncated
+    return jax.lax.scan(step, bootstrap[-1], xs, reverse=True, unroll=8)[1]
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "AdamW",
+        "ppo",
+        "decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101)",
+        ("Config", "make_optimizer"),
+        (
+            (
+                PPO_ADAM_EPS,
+                PPO_ADAM_EPS
+                + '    weight_decay: float = leaf(1e-2, "[0, inf)", (1e-4, 0.1, "log"))  # share of the weights, times '
+                "the step size\n",
+            ),
+            (
+                "    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optax.adam(learning_rate, "
+                "eps=config.adam_eps))\n",
+                "    adamw = optax.adamw(learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay)\n"
+                "    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), adamw)\n",
+            ),
+        ),
+    ),
+    Edit(
+        "residual blocks",
+        "ppo",
+        "each hidden layer is added to its input, where sizes are the same (He et al. 2016, arXiv:1512.03385)",
+        ("Config", "Network"),
+        (
+            (
+                "hidden_sizes: tuple[int, ...] = static((64, 64))",
+                "hidden_sizes: tuple[int, ...] = static((64, 64, 64))",
+            ),
+            (
+                TORSO,
+                """            y = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
+            self.sow("intermediates", "hidden", y)
+            x = x + y if x.shape == y.shape else y
+        return x
+""",
+            ),
+        ),
+    ),
+    Edit(
+        "shared torso",
+        "ppo",
+        "policy and value share the hidden layers (Mnih et al. 2016, arXiv:1602.01783); with scaled "
+        "rewards, so that the value's gradient leaves the policy room",
+        ("Config", "Network"),
+        (
+            ("    scale_rewards: bool = static(False)", "    scale_rewards: bool = static(True)"),
+            (
+                "Features `[B, F]`: two separate MLPs. Images `[B, H, W, C]`: one shared torso, two heads.",
+                "Features `[B, F]` or images `[B, H, W, C]`: one shared torso, two heads.",
+            ),
+            (
+                '        actor = self.torso(x, "torso" if x.ndim == 4 else "actor")\n'
+                '        critic = actor if x.ndim == 4 else self.torso(x, "critic")\n',
+                '        hidden = self.torso(x, "torso")\n',
+            ),
+            ('name="policy_head")(actor)', 'name="policy_head")(hidden)'),
+            ('name="value_head")(critic)', 'name="value_head")(hidden)'),
+        ),
+    ),
+    Edit(
+        "Huber value loss",
+        "ppo",
+        "the value's error counts linearly beyond huber_delta (Andrychowicz et al. 2021, arXiv:2006.05990, choice C17)",
+        ("Config", "loss"),
+        (
+            (
+                VF_COEF,
+                VF_COEF
+                + '    huber_delta: float = leaf(1.0, "(0, inf)", (0.1, 10.0, "log"))  # error from which it is '
+                "linear\n",
+            ),
+            (
+                SQUARED,
+                """    error = optax.huber_loss(value, batch.target, delta=config.huber_delta)
+    if config.clip_vloss:
+        clipped_value = batch.value + jnp.clip(value - batch.value, -config.clip_coef, config.clip_coef)
+        error = jnp.maximum(error, optax.huber_loss(clipped_value, batch.target, delta=config.huber_delta))
+    huber_value_loss = error.mean()
+""",
+            ),
+            (TOTAL, TOTAL.replace("value_loss", "huber_value_loss")),
+            ('        "value_loss": value_loss,\n', '        "huber_value_loss": huber_value_loss,\n'),
+        ),
+    ),
+    Edit(
+        "cosine learning rate",
+        "ppo",
+        "the learning rate falls to 0 along half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983, no restarts)",
+        ("Config", "update"),
+        (
+            (
+                "# lower the learning rate linearly to 0 over the training",
+                "# lower the learning rate to 0, along a cosine",
+            ),
+            (
+                PPO_LEARNING_RATE,
+                "    cosine = 0.5 * (1 + jnp.cos(jnp.pi * step / num_updates))\n"
+                "    learning_rate = config.learning_rate * (cosine if config.anneal_lr else jnp.float32(1))\n",
+            ),
+        ),
+    ),
+    Edit(
+        "minibatches with replacement",
+        "ppo",
+        "each minibatch is drawn from the rollout uniformly, with replacement: plain stochastic gradients",
+        ("minibatch_indices",),
+        (
+            (
+                MINIBATCHES,
+                '''def minibatch_indices(key: Array, epochs: int, batch_size: int, num_minibatches: int) -> Array:
+    """`[epochs, M, B]`: each a sample drawn from all, with replacement."""
+    return jax.random.randint(key, (epochs, num_minibatches, batch_size // num_minibatches), 0, batch_size)
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "entropy bonus annealed",
+        "ppo",
+        "the weight of the entropy bonus falls linearly to 0 over the training (as in many tuned settings of PPO)",
+        ("Config", "update"),
+        (
+            (
+                ENT_COEF,
+                ENT_COEF + "    anneal_ent: bool = static(True)  # lower that weight linearly to 0 over the training\n",
+            ),
+            (
+                "    state, aux = learn(task, state, batch, indices, learning_rate)\n",
+                "    ent_coef = config.ent_coef * ((1 - step / num_updates) if config.anneal_ent else jnp.float32(1))\n"
+                "    annealed = task._replace(config=replace(config, ent_coef=ent_coef))\n"
+                "    state, aux = learn(annealed, state, batch, indices, learning_rate)\n",
+            ),
+            (
+                '    diagnostics |= summary("reward", reward)\n',
+                '    diagnostics |= summary("reward", reward) | {"ent_coef": ent_coef}\n',
+            ),
+        ),
+    ),
+    Edit(
+        "advantages normalised over the batch",
+        "ppo",
+        "advantages are normalised once over the whole rollout, not in each minibatch (as OpenAI Baselines' PPO2 did)",
+        ("Config", "learn", "loss"),
+        (
+            ("# normalise the advantages of each minibatch", "# normalise the advantages of each rollout"),
+            (
+                "    params, unravel = ravel_pytree(state.params)\n    params_norm",
+                "    if task.config.norm_adv:\n"
+                "        advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)\n"
+                "        batch = batch._replace(advantage=advantage)\n"
+                "    params, unravel = ravel_pytree(state.params)\n    params_norm",
+            ),
+            (
+                "    if config.norm_adv:\n"
+                "        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)\n",
+                "",
+            ),
+        ),
+    ),
+    Edit(
+        "normal initialisation",
+        "ppo",
+        "weights begin as normal draws of variance scale^2 / fan-in (LeCun et al. 1998), not as orthogonal matrices",
+        ("Network", "normal"),
+        (
+            ("kernel_init=orthogonal(0.01)", "kernel_init=normal(0.01)"),
+            ("kernel_init=orthogonal(1.0)", "kernel_init=normal(1.0)"),
+            ("getattr(nn, self.activation), orthogonal(math.sqrt(2))", "getattr(nn, self.activation), normal(1.0)"),
+            (
+                '''def orthogonal(scale: float) -> Callable[..., Array]:
+    """Orthogonal initialisation (37 details, core 2); on a CPU a loop over seeds: batched QR deadlocks on few cores."""
+
+    def initialize(key: Array, shape: Any, dtype: Any) -> Array:
+        alone = partial(nn.initializers.orthogonal(scale), shape=shape, dtype=dtype)
+        return jax.lax.platform_dependent(key, cpu=jax.custom_batching.sequential_vmap(alone), default=alone)
+
+    return initialize
+''',
+                '''def normal(scale: float) -> Callable[..., Array]:
+    """Normal draws that keep the size of what goes through a layer, times `scale`."""
+    return nn.initializers.variance_scaling(scale**2, "fan_in", "normal")
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "more metrics",
+        "ppo",
+        "the weights' norm, the share of actions better than expected, and how far ratios spread",
+        ("loss", "diagnose"),
+        (
+            (
+                '        "ratio_error": jnp.abs(ratio - 1).max(),\n',
+                '        "ratio_error": jnp.abs(ratio - 1).max(),\n        "ratio_std": ratio.std(),\n',
+            ),
+            (
+                '        "value_bias": (batch.target - batch.value).mean(),\n',
+                '        "value_bias": (batch.target - batch.value).mean(),\n'
+                '        "weights_norm": optax.tree.norm(state.params),\n'
+                '        "advantage_positive": (batch.advantage > 0).mean(dtype=jnp.float32),\n',
+            ),
+        ),
+    ),
+    Edit(
+        "renamed functions",
+        "ppo",
+        "collect, gae, learn and loss are called play, advantages, improve and cost",
+        ("update", "play", "advantages", "improve", "cost"),
+        (
+            (
+                "Read `update`, `collect`, `gae`, `learn`, `loss`: that",
+                "Read `update`, `play`, `advantages`, `improve`, `cost`: it",
+            ),
+            ("state, rollout = collect(task, replace", "state, rollout = play(task, replace"),
+            (
+                "    advantage = gae(reward, value, next_value, rollout.terminated, rollout.truncated, config.gamma, "
+                "config.gae_lambda)\n",
+                "    ends = rollout.terminated, rollout.truncated\n"
+                "    advantage = advantages(reward, value, next_value, *ends, config.gamma, config.gae_lambda)\n",
+            ),
+            ("state, aux = learn(task, state", "state, aux = improve(task, state"),
+            ("def collect(task", "def play(task"),
+            (
+                "def gae(reward: Array, value: Array, next_value: Array, terminated: Array, truncated: Array, gamma, "
+                "gae_lambda):",
+                "def advantages(reward: Array, value: Array, next_value: Array, terminated: Array, "
+                "truncated: Array, gamma, gae_lambda):",
+            ),
+            ("def learn(task", "def improve(task"),
+            (
+                "jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, minibatch), has_aux=True)(params)",
+                "jax.grad(lambda p: cost(unravel(p), task, state.obs_moments, minibatch), has_aux=True)(params)",
+            ),
+            ("def loss(params", "def cost(params"),
+        ),
+    ),
+    Edit(
+        "settings removed",
+        "ppo",
+        "values are never clipped, the activation is always tanh, Adam's epsilon is a constant",
+        ("Config", "make", "make_optimizer", "loss", "Network"),
+        (
+            (PPO_ADAM_EPS, ""),
+            ("    clip_vloss: bool = static(True)  # clip the value's change to +- clip_coef as well\n", ""),
+            ('    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers\n', ""),
+            (
+                "    network = Network(\n        num_outputs, is_discrete(action_space), config.hidden_sizes, "
+                "config.activation, config.conv_layers\n    )\n",
+                "    network = Network(num_outputs, is_discrete(action_space), config.hidden_sizes, "
+                "config.conv_layers)\n",
+            ),
+            ("optax.adam(learning_rate, eps=config.adam_eps)", "optax.adam(learning_rate, eps=1e-5)"),
+            (SQUARED, "    value_loss = 0.5 * ((value - batch.target) ** 2).mean()\n"),
+            ("    hidden_sizes: tuple[int, ...]\n    activation: str\n", "    hidden_sizes: tuple[int, ...]\n"),
+            (
+                "        activation, init = getattr(nn, self.activation), orthogonal(math.sqrt(2))\n",
+                "        init = orthogonal(math.sqrt(2))\n",
+            ),
+            (
+                '            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_conv_{i}")',
+                '            x = nn.tanh(nn.Dense(size, kernel_init=init, name=f"{name}_conv_{i}")',
+            ),
+            (
+                '            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")',
+                '            x = nn.tanh(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")',
+            ),
+        ),
+    ),
+]
+
+# ---- DQN -------------------------------------------------------------------------------------------------------------
+DQN_LEARNING_RATE = PPO_LEARNING_RATE
+EPSILONS = """    start_e: float = leaf(1.0, "[0, 1]")  # probability of a random action at the start
+    end_e: float = leaf(0.05, "[0, 1]", (0.005, 0.2, "log"))  # probability of a random action at the end
+    exploration_fraction: float = leaf(0.5, "[0, 1]", (0.05, 0.9, "linear"))  # share of the steps over which it falls
+"""
+EPSILON_AT = '''def epsilon_at(config: Config, env_steps: Any) -> Array:
+    """Probability of a random action after so many environment steps of a seed."""
+    progress = jnp.clip(env_steps / jnp.maximum(config.exploration_fraction * config.total_timesteps, 1.0), 0.0, 1.0)
+    return config.start_e + progress * (config.end_e - config.start_e)
+'''
+EPSILON_GREEDY = '''def epsilon_greedy(q: Array, epsilon: Any) -> Array:
+    """Probabilities `[..., A]` of the actions with values `q`."""
+    num_actions = q.shape[-1]
+    return epsilon / num_actions + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), num_actions)
+'''
+TARGET_SETTING = """\
+    # value of the next state: the target network's at the online network's best action, its maximum, or its mean under
+    # the epsilon-greedy policy
+    target: Literal["double", "max", "expected_sarsa"] = static("double")
+"""
+TARGETS = '''def targets(task: Task, target_params: Any, params: Any, batch: Batch, epsilon: Any) -> Array:
+    """What Q `[B]` is fitted to: the n-step return and the discounted value of where it led."""
+    target_q = forward(task, target_params, batch.next_obs)
+    online_q = forward(task, params, batch.next_obs) if task.config.target == "double" else target_q
+    return batch.reward + batch.discount * next_values(task.config.target, target_q, online_q, epsilon)
+
+
+def next_values(kind: str, target_q: Array, online_q: Array, epsilon: Any) -> Array:
+    """Values `[B]` of next states, from Q `[B, A]` of the target network and of the online one.
+
+    `double`: van Hasselt et al. 2016 (arXiv:1509.06461), eq. 4. `max`: Mnih et al. 2015. `expected_sarsa`: Sutton &
+    Barto 2018, eq. 6.9, with the epsilon-greedy policy of the target network's values.
+    """
+    chex.assert_equal_shape((target_q, online_q))
+    if kind == "max":
+        return target_q.max(axis=-1)
+    if kind == "expected_sarsa":
+        return jnp.sum(epsilon_greedy(target_q, epsilon) * target_q, axis=-1)
+    return taken(target_q, online_q.argmax(axis=-1))
+'''
+DQN_LOSS = '''def loss(params: Any, task: Task, batch: Batch, target: Array) -> tuple[Array, Array]:
+    """Mean error of Q, to be minimised, over one minibatch; and Q `[B]` of the actions taken."""
+    # `target` comes as data: no gradient can flow through it.
+    q = taken(forward(task, params, batch.obs), batch.action)
+    chex.assert_equal_shape((q, target))  # [B, 1] - [B] would broadcast to [B, B]
+    error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)
+    return error.mean(), q
+'''
+LEARNED = """    (error, q), gradient = gradient_of(params)
+"""
+SYNCS = """    period = config.target_network_frequency
+    grid = [frequency * k for k in range(1, cycles + 1) if cycles % k == 0]
+    grid += [size * k for k in (period // size, period // size + 1) if k > 1]
+    works = [x for x in grid if steps // x * x >= config.learning_starts]
+    nearest = sorted(sorted(works, key=lambda x: abs(x - period))[:3])
+    when = f"between learning_starts = {config.learning_starts} and the end at {steps}"
+    rule = f"a divisor or a multiple of {one_update}, and of train_frequency, with a sync {when}, such as {nearest}"
+    require(period in works, "target_network_frequency", rule)
+"""
+HIDDEN = """            x = activation(nn.Dense(size, name=f"hidden_{i}")(x))
+"""
+WRITTEN = """    state = replace(state, buffer=write(state.buffer, pack(block), cycle.row, task.config.num_envs))
+"""
+WRITE = '''def write(buffer: Array, block: Array, row: Any, num_envs: int) -> Array:
+    """Overwrite the rows from `row` on with those of `block`, which never run over the end."""
+    return jax.lax.dynamic_update_slice_in_dim(buffer, block, row * num_envs, axis=0)
+'''
+
+DQN = [
+    Edit(
+        "RMSProp",
+        "dqn",
+        "centred RMSProp, as in Mnih et al. 2015, for Adam",
+        ("Config", "make_optimizer"),
+        (
+            ("# Adam's step size, at the start", "# RMSProp's step size, at the start"),
+            (
+                '    adam_eps: float = leaf(1e-8, "(0, inf)")  # Adam\'s epsilon\n',
+                '    rms_decay: float = leaf(0.95, "[0, 1)")  # of the moving averages of gradients and their squares\n'
+                '    rms_eps: float = leaf(1e-5, "(0, inf)")  # added to the variance, under its root\n',
+            ),
+            (
+                "    return optax.chain(clip, optax.adam(learning_rate, eps=config.adam_eps))\n",
+                "    rmsprop = optax.rmsprop(learning_rate, decay=config.rms_decay, eps=config.rms_eps, "
+                "centered=True)\n"
+                "    return optax.chain(clip, rmsprop)\n",
+            ),
+        ),
+    ),
+    Edit(
+        "Boltzmann exploration",
+        "dqn",
+        "actions are drawn from the softmax of Q at a temperature that falls (Sutton & Barto 2018, section 2.8)",
+        (
+            "Config",
+            "Cycle",
+            "Steps",
+            "make",
+            "update",
+            "one_cycle",
+            "collect",
+            "targets",
+            "next_values",
+            "temperature_at",
+            "boltzmann",
+            "diagnose",
+        ),
+        (
+            (
+                "its maximum, or its mean under\n    # the epsilon-greedy policy\n",
+                "its maximum, or its mean under\n    # the softmax policy\n",
+            ),
+            (
+                EPSILONS,
+                """    start_temperature: float = leaf(1.0, "(0, inf)")  # of the softmax over Q, at the start
+    end_temperature: float = leaf(0.02, "(0, inf)", (0.001, 1.0, "log"))  # at the end
+    exploration_fraction: float = leaf(0.5, "[0, 1]", (0.05, 0.9, "linear"))  # share of the steps over which it falls
+""",
+            ),
+            (
+                "    epsilon: Array  # [T]\n"
+                "    draws: tuple[Array, ...]  # [T, N]: uniform, a random action, the environment's key\n",
+                "    temperature: Array  # [T]\n"
+                "    draws: tuple[Array, ...]  # [T, N]: Gumbel noise `[A]`, the environment's key\n",
+            ),
+            (
+                "    unstorable: Array  # bool, whether the replay buffer changes an observation\n",
+                "    unstorable: Array  # bool, whether the replay buffer changes an observation\n"
+                "    entropy: Array  # of the policy that acted\n",
+            ),
+            (
+                "        return epsilon_greedy(value(state, obs), 0.0)\n",
+                "        return jax.nn.one_hot(value(state, obs).argmax(), num_actions)\n",
+            ),
+            (
+                "    epsilon = epsilon_at(config, (cycle",
+                "    temperature = temperature_at(config, (cycle",
+            ),
+            (
+                "    key, key_explore, key_action, key_env, key_replay = jax.random.split(state.key, 5)\n"
+                "    random_action = jax.random.randint(key_action, shape, 0, num_actions)\n"
+                "    draws = jax.random.uniform(key_explore, shape), random_action, jax.random.split(key_env, shape)\n",
+                "    key, key_explore, key_env, key_replay = jax.random.split(state.key, 4)\n"
+                "    draws = jax.random.gumbel(key_explore, (*shape, num_actions)), jax.random.split(key_env, shape)\n",
+            ),
+            (
+                "    plan = Cycle(cycle * shape[1] % capacity, learning, epsilon, draws, index)\n",
+                "    plan = Cycle(cycle * shape[1] % capacity, learning, temperature, draws, index)\n",
+            ),
+            (
+                "    ends = epsilon_at(config, step * cycles * config.train_frequency), epsilon_at(config, done[-1])\n",
+                "    ends = temperature_at(config, step * cycles * config.train_frequency), "
+                "temperature_at(config, done[-1])\n",
+            ),
+            (
+                '        "epsilon": epsilon.mean(),\n'
+                '        "entropy": policy_entropy(epsilon, num_actions).mean(),\n'
+                '        "relative_entropy": policy_entropy(epsilon, num_actions).mean() / jnp.log(num_actions),  '
+                "# one action: 0 / 0\n",
+                '        "temperature": temperature.mean(),\n'
+                '        "entropy": steps.entropy.mean(),\n'
+                '        "relative_entropy": steps.entropy.mean() / jnp.log(num_actions),  # one action: 0 / 0\n',
+            ),
+            (
+                "unravel(params), cycle.epsilon, cycle.draws)",
+                "unravel(params), cycle.temperature, cycle.draws)",
+            ),
+            ("unravel(params), batch, cycle.epsilon[-1])", "unravel(params), batch, cycle.temperature[-1])"),
+            (
+                "def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -> tuple[State, Steps, "
+                'Buffer]:\n    """`T` epsilon-greedy steps in each of `N` environments; `epsilon` is `[T]`, `draws` '
+                '`[T, N]`."""\n',
+                "def collect(task: Task, state: State, params: Any, temperature: Array, draws: Any) -> tuple[State, "
+                "Steps, Buffer]:\n"
+                '    """`T` steps in each of `N` environments, drawn from the softmax; `temperature` is `[T]`, `draws` '
+                '`[T, N]`."""\n',
+            ),
+            (
+                "        epsilon, uniform, random_action, key_env = x\n"
+                "        q = forward(task, params, obs)\n"
+                "        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))\n",
+                "        temperature, noise, key_env = x\n"
+                "        q = forward(task, params, obs)\n"
+                "        log_probs = boltzmann(q, temperature)\n"
+                "        action = (log_probs + noise).argmax(axis=-1).astype(jnp.int32)  # the Gumbel-max trick\n"
+                "        entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)\n",
+            ),
+            (
+                "        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable)\n",
+                "        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable, "
+                "entropy)\n",
+            ),
+            (
+                "    carry, (steps, block) = jax.lax.scan(step, carry, (epsilon, *draws))\n",
+                "    carry, (steps, block) = jax.lax.scan(step, carry, (temperature, *draws))\n",
+            ),
+            (
+                TARGETS,
+                TARGETS.replace("batch: Batch, epsilon: Any", "batch: Batch, temperature: Any")
+                .replace("online_q, epsilon)", "online_q, temperature)")
+                .replace("online_q: Array, epsilon: Any", "online_q: Array, temperature: Any")
+                .replace("the epsilon-greedy policy of", "the softmax policy of")
+                .replace("epsilon_greedy(target_q, epsilon) *", "jnp.exp(boltzmann(target_q, temperature)) *"),
+            ),
+            (
+                EPSILON_AT,
+                '''def temperature_at(config: Config, env_steps: Any) -> Array:
+    """Temperature of the softmax after so many environment steps of a seed: it falls by the same share in each."""
+    progress = jnp.clip(env_steps / jnp.maximum(config.exploration_fraction * config.total_timesteps, 1.0), 0.0, 1.0)
+    return config.start_temperature * (config.end_temperature / config.start_temperature) ** progress
+''',
+            ),
+            (
+                EPSILON_GREEDY,
+                '''def boltzmann(q: Array, temperature: Any) -> Array:
+    """Log-probabilities `[..., A]` of the actions with values `q`."""
+    return jax.nn.log_softmax(q / temperature)
+''',
+            ),
+            (
+                "    task: Task, before: State, state: State, batch: Batch, epsilon: Any, steps: Steps, learned: "
+                "Metrics, "
+                "learning: Array\n",
+                "    task: Task,\n    before: State,\n    state: State,\n    batch: Batch,\n    temperature: Any,\n"
+                "    steps: Steps,\n    learned: Metrics,\n    learning: Array,\n",
+            ),
+            (
+                "    `before` and `epsilon[0]` are from its start, `state` and `epsilon[1]` from its end;",
+                "    `before`, `temperature[0]` are from its start, `state`, `temperature[1]` from its end;",
+            ),
+            ("before.params, batch, epsilon[0])", "before.params, batch, temperature[0])"),
+            (
+                "    # At epsilon 0 the KL of two greedy policies is infinite.\n"
+                "    old, new = (epsilon_greedy(q, jnp.maximum(e, 0.01)) for q, e in zip((old_q, new_q), epsilon, "
+                "strict=True))\n",
+                "    old, new = (boltzmann(q, t) for q, t in zip((old_q, new_q), temperature, strict=True))\n",
+            ),
+            (
+                '"kl": jnp.sum(old * jnp.log(old / new), axis=-1).mean()',
+                '"kl": jnp.sum(jnp.exp(old) * (old - new), axis=-1).mean()',
+            ),
+            (
+                '''def policy_entropy(epsilon: Array, num_actions: int) -> Array:
+    """Entropy in nats of an epsilon-greedy policy over `A` actions."""
+    other = epsilon / num_actions
+    return entr(1 - epsilon + other) + (num_actions - 1) * entr(other)
+
+
+''',
+                "",
+            ),
+        ),
+    ),
+    Edit(
+        "exponential epsilon",
+        "dqn",
+        "epsilon falls exponentially towards end_e (as in the PyTorch tutorial on DQN)",
+        ("Config", "epsilon_at"),
+        (
+            (
+                "# share of the steps over which it falls\n",
+                "# share over which it falls by e^-5\n",
+            ),
+            (
+                EPSILON_AT,
+                '''def epsilon_at(config: Config, env_steps: Any) -> Array:
+    """Probability of a random action after so many environment steps of a seed."""
+    progress = env_steps / jnp.maximum(config.exploration_fraction * config.total_timesteps, 1.0)
+    return config.end_e + (config.start_e - config.end_e) * jnp.exp(-5.0 * progress)
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "prioritised replay",
+        "dqn",
+        "slots are drawn by the size of their last error, with importance weights (Schaul et al. 2016, "
+        "arXiv:1511.05952)",
+        ("Config", "State", "Cycle", "init", "update", "one_cycle", "prioritised", "loss"),
+        (
+            (
+                "    batch_size: int = static(128)  # transitions of one gradient step\n",
+                "    batch_size: int = static(128)  # transitions of one gradient step\n"
+                '    priority_alpha: float = leaf(0.6, "[0, 1]")  # power of the error that a slot is drawn by\n'
+                '    priority_beta: float = leaf(0.4, "[0, 1]")  # power of the importance weights: 1 corrects in '
+                "full\n",
+            ),
+            (
+                "    episode: Episode\n    ring_return",
+                "    priority: Array  # [R * N] of the slots of the buffer: |target - Q| when last learned from\n"
+                "    episode: Episode\n    ring_return",
+            ),
+            (
+                "    slots: Array  # [B, n] of the replay buffer, to learn from\n",
+                "    rows: Array  # written by its end, overwritten ones too\n"
+                "    chance: Array  # [B] uniform, to draw from the replay buffer\n",
+            ),
+            (
+                "        buffer=jnp.zeros((size, row.shape[1]), row.dtype),\n",
+                "        buffer=jnp.zeros((size, row.shape[1]), row.dtype),\n        priority=jnp.zeros(size),\n",
+            ),
+            (
+                "    key, key_explore, key_action, key_env, key_replay = jax.random.split(state.key, 5)\n",
+                "    key, key_explore, key_action, key_env, key_replay, key_batch = jax.random.split(state.key, 6)\n",
+            ),
+            (
+                "    bits = jax.random.bits(key_replay, (cycles + 1, config.batch_size))\n"
+                "    rows = (cycle + 1) * shape[1]\n"
+                "    index, age = replay_indices(bits[:-1], rows[:, None], capacity, num_envs, config.n_step)\n",
+                "    chance = jax.random.uniform(key_replay, (cycles, config.batch_size))\n"
+                "    rows = (cycle + 1) * shape[1]\n",
+            ),
+            (
+                "    plan = Cycle(cycle * shape[1] % capacity, learning, epsilon, draws, index)\n",
+                "    plan = Cycle(cycle * shape[1] % capacity, learning, epsilon, draws, rows, chance)\n",
+            ),
+            (
+                "    index, _ = replay_indices(bits[-1], rows[-1], capacity, num_envs, config.n_step)\n",
+                "    bits = jax.random.bits(key_batch, (config.batch_size,))  # uniform, for the diagnostics alone\n"
+                "    index, _ = replay_indices(bits, rows[-1], capacity, num_envs, config.n_step)\n",
+            ),
+            (
+                '        "sample_age": age.mean(where=learning[:, None]),\n',
+                '        "sample_age": learned["age"].mean(where=learning[:, None]),\n',
+            ),
+            (
+                WRITTEN + "    batch = sample(task, state.buffer, cycle.slots, state.obs)\n",
+                """    # What is new has the highest priority so far, so that it is soon learned from.
+    new = jnp.full(len(block.reward), jnp.maximum(state.priority.max(), 1.0))
+    stored = ((state.buffer, pack(block)), (state.priority, new))
+    buffer, priority = (write(old, block, cycle.row, task.config.num_envs) for old, block in stored)
+    slots, age, weight = prioritised(task.config, priority, cycle.chance, cycle.rows)
+    batch = sample(task, buffer, slots, state.obs)
+""",
+            ),
+            (
+                "loss(unravel(p), task, batch, target), has_aux",
+                "loss(unravel(p), task, batch, target, weight), has_aux",
+            ),
+            (LEARNED, "    (_, (q, error)), gradient = gradient_of(params)\n"),
+            (
+                '    learned = {"q": q, "target": target, "loss": error}\n',
+                '    learned = {"q": q, "target": target, "loss": error, "age": age.astype(jnp.float32)}\n',
+            ),
+            (
+                "    new = optax.apply_updates(params, change), opt_state\n"
+                "    params, opt_state = jax.tree.map(partial(jnp.where, cycle.learning), new, (params, "
+                "state.opt_state))\n"
+                "    return (replace(state, opt_state=opt_state), params), (steps, learned)\n",
+                "    new = optax.apply_updates(params, change), opt_state, "
+                "priority.at[slots[:, 0]].set(jnp.abs(target - q) + 1e-6)\n"
+                "    old = params, state.opt_state, priority\n"
+                "    params, opt_state, priority = jax.tree.map(partial(jnp.where, cycle.learning), new, old)\n"
+                "    return (replace(state, buffer=buffer, priority=priority, opt_state=opt_state), params), "
+                "(steps, learned)\n",
+            ),
+            (
+                "def sample(task: Task, buffer: Array, index",
+                '''def prioritised(config: Config, priority: Array, chance: Array, rows: Array) -> Any:
+    """Slots `[B, n]` drawn by priority, the age `[B]` of the first, and its importance weight, at most 1.
+
+    `chance` `[B]` is uniform. As in `replay_indices`, none of the newest n - 1 rows is drawn first.
+    """
+    num_envs, n_step, capacity = config.num_envs, config.n_step, len(priority) // config.num_envs
+    age = (rows - 1 - jnp.arange(capacity)) % capacity  # of each row, in rows
+    whole = (age >= n_step - 1) & (age < rows)
+    share = jnp.where(jnp.repeat(whole, num_envs), priority**config.priority_alpha, 0.0)
+    total = jnp.cumsum(share)
+    first = jnp.minimum(jnp.searchsorted(total, chance * total[-1], side="right"), len(priority) - 1)
+    weight = jnp.maximum(share[first], 1e-12) ** -config.priority_beta  # constants fall out of the next line
+    weight /= weight.max()
+    slots = [(first // num_envs + k) % capacity * num_envs + first % num_envs for k in range(n_step)]
+    return jnp.stack(slots, axis=-1), age[first // num_envs] * num_envs, weight
+
+
+def sample(task: Task, buffer: Array, index''',
+            ),
+            (
+                DQN_LOSS,
+                '''def loss(params: Any, task: Task, batch: Batch, target: Array, weight: Array) -> tuple[Array, Any]:
+    """Weighted error of Q, to be minimised, over one minibatch; Q `[B]` of the actions taken; and the mean error."""
+    # `target` comes as data: no gradient can flow through it.
+    q = taken(forward(task, params, batch.obs), batch.action)
+    chex.assert_equal_shape((q, target, weight))  # [B, 1] - [B] would broadcast to [B, B]
+    error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)
+    return (weight * error).mean(), (q, error.mean())
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "newest replayed more often",
+        "dqn",
+        "the chance of a step falls linearly with its age, to 0 for the oldest (emphasising recent experience, Wang & "
+        "Ross 2019, arXiv:1906.04009)",
+        ("replay_indices",),
+        (
+            (
+                "    Random uint32 `bits` `[...]` draw them uniformly, with replacement, from all stored steps but "
+                "those "
+                "of the newest\n"
+                "    n - 1 rows. Of the `rows` written so far, `[...]` or broadcast to it, the last `capacity` are "
+                "stored.\n",
+                "    Random uint32 `bits` `[...]` draw them with replacement from all stored steps but those of "
+                "the newest "
+                "n - 1 rows,\n"
+                "    the newest of these twice as often as in a uniform draw, the oldest hardly ever. Of the `rows` "
+                "written so far,\n"
+                "    `[...]` or broadcast to it, the last `capacity` are stored.\n",
+            ),
+            (
+                "    start = (bits % starts.astype(jnp.uint32)).astype(jnp.int32)\n",
+                "    place = jnp.sqrt((bits >> 8).astype(jnp.float32) / (1 << 24))  # in [0, 1]; its density is "
+                "linear\n"
+                "    start = jnp.minimum((place * starts).astype(jnp.int32), starts - 1)\n",
+            ),
+        ),
+    ),
+    Edit(
+        "soft target updates",
+        "dqn",
+        "the target network moves by a small share after every gradient step (Lillicrap et al. 2016, arXiv:1509.02971)",
+        ("Config", "update", "check"),
+        (
+            (
+                "    target_network_frequency: int = static(500)  # environment steps between syncs of the target "
+                "network\n"
+                '    tau: float = leaf(1.0, "(0, 1]", (0.05, 1.0, "log"))  # share of the online network in a sync: 1 '
+                "copies it\n",
+                '    tau: float = leaf(0.02, "(0, 1]", (0.001, 0.1, "log"))  # share of the online network in a '
+                "sync: 1 "
+                "copies it\n",
+            ),
+            (
+                "    # Cycles up to a sync, then the sync. Where syncs are further apart than an update, most "
+                "updates end "
+                "without one.\n"
+                "    period = config.target_network_frequency // config.train_frequency\n"
+                "    inner = min(period, cycles)\n",
+                "    inner = 1  # cycles up to a sync: one comes after every gradient step\n",
+            ),
+            (
+                "    sync = ((cycle + 1) % period == 0) & learning\n    sync = sync.reshape(-1, inner)[:, -1]\n",
+                "    sync = learning\n",
+            ),
+            (
+                "    # Syncs come after a gradient step, at the same places in every update, or at the end of some.\n",
+                "",
+            ),
+            (SYNCS, ""),
+        ),
+    ),
+    Edit(
+        "clipped double Q",
+        "dqn",
+        "the smaller of the two networks' values of the online network's best action (Fujimoto et al. 2018, "
+        "arXiv:1802.09477, eq. 10)",
+        ("Config", "one_cycle", "targets", "next_values", "diagnose"),
+        (
+            (TARGET_SETTING, ""),
+            (
+                "    target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])\n",
+                "    target = targets(task, state.target_params, unravel(params), batch)\n",
+            ),
+            (
+                TARGETS,
+                '''def targets(task: Task, target_params: Any, params: Any, batch: Batch) -> Array:
+    """What Q `[B]` is fitted to: the n-step return and the discounted value of where it led."""
+    target_q, online_q = (forward(task, x, batch.next_obs) for x in (target_params, params))
+    return batch.reward + batch.discount * next_values(target_q, online_q)
+
+
+def next_values(target_q: Array, online_q: Array) -> Array:
+    """Values `[B]` of next states, from Q `[B, A]` of the target network and of the online one: the smaller of the two.
+
+    Fujimoto et al. 2018, eq. 10; the best action is the online network's, as in double Q-learning.
+    """
+    chex.assert_equal_shape((target_q, online_q))
+    best = online_q.argmax(axis=-1)
+    return jnp.minimum(taken(target_q, best), taken(online_q, best))
+''',
+            ),
+            ("before.params, batch, epsilon[0])", "before.params, batch)"),
+        ),
+    ),
+    Edit(
+        "layer norm",
+        "dqn",
+        "each hidden layer's units are normalised before the activation (Ba et al. 2016, arXiv:1607.06450)",
+        ("Network",),
+        (
+            (
+                HIDDEN,
+                '            x = nn.LayerNorm(name=f"norm_{i}")(nn.Dense(size, name=f"hidden_{i}")(x))\n'
+                "            x = activation(x)\n",
+            ),
+        ),
+    ),
+    Edit(
+        "L2 term in the loss",
+        "dqn",
+        "half the sum of the squared weights, times l2_coef, is added to the loss (Krogh & Hertz 1992)",
+        ("Config", "one_cycle", "loss"),
+        (
+            (
+                "    start_e: float = leaf(1.0",
+                '    l2_coef: float = leaf(1e-5, "[0, inf)", (1e-7, 1e-2, "log"))  # weight of the squared parameters\n'
+                "    start_e: float = leaf(1.0",
+            ),
+            (LEARNED, "    (_, (q, error)), gradient = gradient_of(params)\n"),
+            (
+                DQN_LOSS,
+                DQN_LOSS.replace("-> tuple[Array, Array]:", "-> tuple[Array, Any]:")
+                .replace(
+                    "Mean error of Q, to be minimised, over one minibatch; and Q `[B]` of the actions taken.",
+                    "Mean error of Q and an L2 term, to be minimised; and Q `[B]` of the actions taken, and the error.",
+                )
+                .replace(
+                    "    return error.mean(), q\n",
+                    "    l2 = 0.5 * optax.tree.vdot(params, params)\n"
+                    "    return error.mean() + task.config.l2_coef * l2, (q, error.mean())\n",
+                ),
+            ),
+        ),
+    ),
+    Edit(
+        "learning rate warmed up",
+        "dqn",
+        "the learning rate rises linearly over the first updates (Goyal et al. 2017, arXiv:1706.02677, section 2.2)",
+        ("Config", "update"),
+        (
+            (
+                "    anneal_lr: bool = static(False)",
+                '    warmup_fraction: float = leaf(0.05, "(0, 1]")  # share of the updates over which it rises to '
+                "that\n"
+                "    anneal_lr: bool = static(False)",
+            ),
+            (
+                DQN_LEARNING_RATE,
+                DQN_LEARNING_RATE
+                + "    learning_rate *= jnp.minimum((step + 1) / jnp.maximum(config.warmup_fraction * num_updates, 1), "
+                "1)\n",
+            ),
+        ),
+    ),
+    Edit(
+        "functions inlined",
+        "dqn",
+        "the loss and the writing to the replay buffer stand in one_cycle itself",
+        ("one_cycle",),
+        (
+            (
+                "`one_cycle`, `collect`, `sample`, `targets`, `loss`: that is",
+                "`one_cycle`, `collect`, `sample`, `targets`: that is",
+            ),
+            (
+                WRITTEN,
+                "    slot = cycle.row * task.config.num_envs\n"
+                "    state = replace(state, buffer=jax.lax.dynamic_update_slice_in_dim(state.buffer, pack(block), "
+                "slot, "
+                "0))\n",
+            ),
+            (
+                "    gradient_of = jax.value_and_grad(lambda p: loss(unravel(p), task, batch, target), has_aux=True)\n"
+                "    (error, q), gradient = gradient_of(params)\n",
+                """
+    def error_of(params: Array) -> tuple[Array, Array]:
+        q = taken(forward(task, unravel(params), batch.obs), batch.action)
+        error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)
+        return error.mean(), q
+
+    (error, q), gradient = jax.value_and_grad(error_of, has_aux=True)(params)
+""",
+            ),
+            (WRITE + "\n\n", ""),
+            (DQN_LOSS + "\n\n", ""),
+        ),
+    ),
+    Edit(
+        "settings removed from DQN",
+        "dqn",
+        "the loss is always half the squared error, heads are never dueling, the gradient's norm is never clipped",
+        ("Config", "make", "make_optimizer", "loss", "Network"),
+        (
+            (
+                '    max_grad_norm: float | None = leaf(None, "(0, inf]", (0.1, 10.0, "log"))  # clip the gradient\'s '
+                "norm; None: do not\n",
+                "",
+            ),
+            (
+                '    loss: Literal["squared", "huber"] = static("squared")  # half the squared error, or Huber\'s, '
+                "linear "
+                "beyond 1\n",
+                "",
+            ),
+            (
+                "    # separate heads for the state's value and the actions' advantages (Wang et al. 2016, "
+                "arXiv:1511.06581)\n    dueling: bool = static(False)\n",
+                "",
+            ),
+            (
+                "    network = Network(num_actions, config.dueling, config.hidden_sizes,",
+                "    network = Network(num_actions, config.hidden_sizes,",
+            ),
+            (
+                "    clip = optax.identity() if config.max_grad_norm is None else "
+                "optax.clip_by_global_norm(config.max_grad_norm)\n"
+                "    return optax.chain(clip, optax.adam(learning_rate, eps=config.adam_eps))\n",
+                "    return optax.adam(learning_rate, eps=config.adam_eps)\n",
+            ),
+            (
+                '    error = optax.huber_loss(q, target) if task.config.loss == "huber" else optax.l2_loss(q, target)\n'
+                "    return error.mean(), q\n",
+                "    return optax.l2_loss(q, target).mean(), q\n",
+            ),
+            ("    num_actions: int\n    dueling: bool\n", "    num_actions: int\n"),
+            (
+                """        outputs = nn.Dense(self.num_actions, name="head")(x)
+        if self.dueling:
+            # Only the advantages' differences count: without the mean, a constant could move between the two heads.
+            outputs += nn.Dense(1, name="value_head")(x) - outputs.mean(axis=-1, keepdims=True)
+        return outputs
+""",
+                '        return nn.Dense(self.num_actions, name="head")(x)\n',
+            ),
+        ),
+    ),
+]
+
+# ---- CEM -------------------------------------------------------------------------------------------------------------
+NOISE = """    noise = jax.random.normal(key_noise, (config.population_size, task.num_params))
+"""
+CANDIDATES = """    candidates = state.mean + jnp.sqrt(state.variance) * noise
+"""
+EXTRA_AT = '''def extra_variance_at(config: Config, generation: Any) -> Array:
+    """What is added to the variance after a generation (Szita & Lorincz 2006: max(5 - t / 10, 0), at first 100).
+
+    Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
+    """
+    last = config.extra_variance_fraction * config.num_generations
+    return config.extra_variance * jnp.maximum(1 - generation / last, 0.0)
+'''
+REFIT = '''def refit(candidates: Array, elite: Array) -> tuple[Array, Array]:
+    """The elites' mean and variance `[D]`, by maximum likelihood: the sum of squares over k, not k - 1."""
+    mean = candidates.mean(axis=0, where=elite[:, None])
+    variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
+    return mean, jnp.maximum(variance, MIN_VARIANCE)
+'''
+NEW = """    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())
+"""
+EXTRA_SETTINGS = """    # added to every parameter's variance after the first generation, and linearly less from then on
+    extra_variance: float = leaf(0.25, "[0, inf)", (0.001, 10.0, "log"))
+    extra_variance_fraction: float = leaf(0.5, "(0, 1]", (0.1, 1.0, "linear"))  # share of generations until it is 0
+"""
+CEM_INIT = '''def init(task: Task, key: Array) -> State:
+    """The first Gaussian of one seed."""
+    variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+'''
+TRIED = """    # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.
+    some = jax.random.choice(key_elite, config.population_size, (ELITES_TRIED,), p=elite / elite.sum())
+    tried = jnp.concatenate([mean[None], candidates[some]])
+    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, config.num_eval_rollouts))[0].mean(axis=1)
+"""
+CEM_SPLIT = """    key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)
+"""
+KL_FLOOR = '''def kl_floor(num_elites: Any, num_params: int) -> Array:
+    """Expected KL(refit, old) in nats if elites are chosen at random: what a generation changes by chance alone.
+
+    The mean of k draws is off by 1/k variances, and k / variance times their variance is chi-squared with k - 1 degrees
+    of freedom, whose logarithm has the mean digamma((k - 1) / 2) + log 2.
+    """
+    return -0.5 * num_params * (digamma((num_elites - 1) / 2) + jnp.log(2 / num_elites))
+
+
+'''
+FLOOR_METRICS = (
+    ("    floor = kl_floor(elite.sum(), num_params)\n", ""),
+    ('        "kl_floor": floor,\n        "kl_excess": refit_kl - floor,\n', ""),
+    (KL_FLOOR, ""),
+    ("from jax.scipy.special import digamma\n", ""),
+)
+
+CEM = [
+    Edit(
+        "mirrored sampling",
+        "cem",
+        "each draw comes with its mirror image about the mean (antithetic; Brockhoff et al. 2010)",
+        ("update",),
+        (
+            (
+                NOISE,
+                "    half = jax.random.normal(key_noise, ((config.population_size + 1) // 2, task.num_params))\n"
+                "    noise = jnp.concatenate([half, -half])[: config.population_size]\n",
+            ),
+        ),
+    ),
+    Edit(
+        "rank-weighted refit",
+        "cem",
+        "better elites weigh more in the refit, log(k + 1/2) - log(rank), as in CMA-ES (Hansen 2016, arXiv:1604.00772)",
+        ("update", "rank_weights", "refit", "diagnose"),
+        (
+            (
+                "    fitted = refit(candidates, elite)\n",
+                "    fitted = refit(candidates, rank_weights(score, num_elites))\n",
+            ),
+            (
+                REFIT,
+                '''def rank_weights(score: Array, num_elites: Any) -> Array:
+    """Weights `[P]` of the candidates, which add up to 1: log(k + 1/2) - log(rank) of the k best, 0 of the others."""
+    rank = 1 + jnp.argsort(jnp.argsort(-score))
+    weight = jnp.maximum(jnp.log(num_elites + 0.5) - jnp.log(rank), 0.0)
+    return weight / weight.sum()
+
+
+def refit(candidates: Array, weight: Array) -> tuple[Array, Array]:
+    """The weighted mean and variance `[D]` of the candidates, by maximum likelihood."""
+    mean = weight @ candidates
+    variance = weight @ (candidates - mean) ** 2
+    return mean, jnp.maximum(variance, MIN_VARIANCE)
+''',
+            ),
+            *FLOOR_METRICS,
+        ),
+    ),
+    Edit(
+        "floor of the standard deviation",
+        "cem",
+        "no parameter's standard deviation falls below a floor, in place of extra variance (as where TD-MPC plans, "
+        "Hansen et al. 2022, arXiv:2203.04955)",
+        ("Config", "State", "update"),
+        (
+            (
+                EXTRA_SETTINGS,
+                '    min_std: float = leaf(0.2, "[0, inf)", (0.001, 1.0, "log"))  # of every parameter, after a '
+                "refit\n",
+            ),
+            (
+                "    # share of the old mean and variance (extra variance included)",
+                "    # share of the old mean and variance",
+            ),
+            ("    extra_variance = extra_variance_at(config, step)\n", ""),
+            (
+                NEW,
+                "    new = State(mean, jnp.maximum(variance, config.min_std**2), key, state.env_steps + "
+                "lengths.sum())\n",
+            ),
+            ('        "extra_variance": extra_variance,\n', ""),
+            ("    variance: Array  # [D], the extra variance included\n", "    variance: Array  # [D]\n"),
+            ("\n\n" + EXTRA_AT, ""),
+        ),
+    ),
+    Edit(
+        "exponential noise",
+        "cem",
+        "the extra variance falls by the same share in every generation, not linearly",
+        ("Config", "extra_variance_at"),
+        (
+            (
+                "after the first generation, and linearly less from then on\n",
+                "after the first generation, and exponentially less from then on\n",
+            ),
+            ("# share of generations until it is 0\n", "# generations until 1 % is left\n"),
+            (
+                EXTRA_AT,
+                '''def extra_variance_at(config: Config, generation: Any) -> Array:
+    """What is added to the variance after a generation: it falls to 1 % over its share of the generations, and on.
+
+    Without it the Gaussian shrinks by the same share whether it has arrived or not, and stops on its way.
+    """
+    last = config.extra_variance_fraction * config.num_generations
+    return config.extra_variance * 0.01 ** (generation / last)
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "elites kept",
+        "cem",
+        "the best candidates play again in the next generation, among new ones (Pinneri et al. 2020, arXiv:2008.06389)",
+        ("Config", "State", "init", "update", "check"),
+        (
+            (
+                "    num_rollouts: int = static(4)  # episodes",
+                '    num_kept: int = static(2, "[0, inf)")  # best candidates of a generation that are in the next '
+                "as well\n"
+                "    num_rollouts: int = static(4)  # episodes",
+            ),
+            (
+                "    env_steps: Array  # int32, of all candidates so far\n",
+                "    env_steps: Array  # int32, of all candidates so far\n"
+                "    kept: Array  # [num_kept, D] best candidates of the last generation\n",
+            ),
+            (
+                CEM_INIT,
+                '''def init(task: Task, key: Array) -> State:
+    """The first Gaussian of one seed, and draws from it for the candidates that are kept later."""
+    key, key_kept = jax.random.split(key)
+    variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
+    kept = jnp.sqrt(variance) * jax.random.normal(key_kept, (task.config.num_kept, task.num_params))
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), kept)
+''',
+            ),
+            (
+                NOISE + CANDIDATES,
+                "    noise = jax.random.normal(key_noise, (config.population_size - config.num_kept, "
+                "task.num_params))\n"
+                "    candidates = jnp.concatenate([state.kept, state.mean + jnp.sqrt(state.variance) * noise])\n",
+            ),
+            (
+                NEW,
+                "    kept = candidates[jnp.argsort(-score)[: config.num_kept]]\n"
+                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), kept)\n",
+            ),
+            (
+                "    fraction: Any = config.elite_fraction\n",
+                "    fraction: Any = config.elite_fraction\n"
+                "    if config.num_kept >= size:\n"
+                '        raise ValueError(f"num_kept is {config.num_kept}; it must be below population_size {size}")\n',
+            ),
+        ),
+    ),
+    Edit(
+        "first variance by fan-in",
+        "cem",
+        "the first variance of a kernel is divided by its number of inputs (LeCun et al. 1998), that of a bias is not",
+        ("Config", "init"),
+        (
+            ('(0.01, 100.0, "log"))  # of every parameter; mean 0\n', '(0.01, 100.0, "log"))  # of biases; mean 0\n'),
+            (
+                CEM_INIT,
+                '''def init(task: Task, key: Array) -> State:
+    """The first Gaussian of one seed."""
+    layers = task.unflatten(jnp.full(task.num_params, task.config.init_variance, jnp.float32))
+    variance, _ = ravel_pytree([(kernel / len(kernel), bias) for kernel, bias in layers])
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+''',
+            ),
+        ),
+    ),
+    Edit(
+        "renamed functions in CEM",
+        "cem",
+        "rollout, elites and refit are called play, best and fit",
+        ("update", "play", "best", "fit"),
+        (
+            ("Read `update`, `rollout`, `elites`, `refit`: that is", "Read `update`, `play`, `best`, `fit`: that is"),
+            (
+                "    returns, lengths, ended = rollout(task, candidates",
+                "    returns, lengths, ended = play(task, candidates",
+            ),
+            ("    elite = elites(score, num_elites)\n", "    elite = best(score, num_elites)\n"),
+            ("    fitted = refit(candidates, elite)\n", "    fitted = fit(candidates, elite)\n"),
+            ("of_mean, *of_elites = rollout(task, tried", "of_mean, *of_elites = play(task, tried"),
+            ("def rollout(task", "def play(task"),
+            ("def elites(score", "def best(score"),
+            ("def refit(candidates", "def fit(candidates"),
+        ),
+    ),
+    Edit(
+        "fewer metrics",
+        "cem",
+        "no selection bias, no expected KL and no analysis of variance: nothing but the mean is evaluated",
+        ("Config", "update", "diagnose"),
+        (
+            (
+                "ELITES_TRIED = 4  # elites that are played once more, on fresh keys, to measure the selection bias\n",
+                "",
+            ),
+            (
+                "# episodes of the new mean, and of some elites, on fresh keys; not",
+                "# episodes of the new mean, on fresh keys; not",
+            ),
+            (CEM_SPLIT, "    key, key_noise, key_rollout, key_eval = jax.random.split(state.key, 4)\n"),
+            (
+                TRIED,
+                "    of_mean = rollout(task, mean[None], jax.random.split(key_eval, "
+                "config.num_eval_rollouts))[0].mean()\n",
+            ),
+            ('        "selection_bias": (score[some] - jnp.stack(of_elites)).mean(),\n', ""),
+            *FLOOR_METRICS,
+            ('        "explained_variance": explained_variance(returns),\n', ""),
+            (
+                '''def explained_variance(returns: Array) -> Array:
+    """Share of the variance of candidates' mean returns that is theirs, and not that of their `K` rollouts; `[P, K]`.
+
+    Two-way analysis of variance, candidates x keys: what a key is worth to all candidates alike is no noise under
+    common random numbers. NaN for K = 1, and where the means do not vary by more than float32 rounding.
+    """
+    size, rollouts = returns.shape
+    if rollouts == 1:
+        return jnp.float32(jnp.nan)
+    of_candidate, of_key = returns.mean(axis=1, keepdims=True), returns.mean(axis=0, keepdims=True)
+    residual = returns - of_candidate - of_key + returns.mean()
+    mean_square = (residual**2).sum() / ((size - 1) * (rollouts - 1))
+    variance = of_candidate.var(ddof=1)
+    varies = variance > (1e-6 * jnp.abs(of_candidate).max()) ** 2
+    return jnp.where(varies, 1 - mean_square / rollouts / variance, jnp.nan)
+
+
+''',
+                "",
+            ),
+        ),
+    ),
+]
+
+EDITS = PPO + DQN + CEM
+BY_NAME = {edit.name: edit for edit in EDITS}
+
+# ---- Bugs ------------------------------------------------------------------------------------------------------------
+BUGS = [
+    # PPO, in the edited lines
+    EditedBug(
+        "the KL penalty with the wrong sign",
+        "KL penalty beside the clip",
+        "    total += config.kl_coef * kl\n",
+        "    total -= config.kl_coef * kl\n",
+        "policy loss",
+        "loss",
+    ),
+    EditedBug(
+        "no gradient through the KL penalty",
+        "KL penalty instead of the clip",
+        "    kl = batch.policy.kl(policy).mean()",
+        "    kl = batch.policy.kl(jax.lax.stop_gradient(policy)).mean()",
+        "policy loss",
+        "loss",
+    ),
+    EditedBug(
+        "no gradient through the ratio",
+        "ratio not clipped",
+        "    surrogate = -(ratio * advantage).mean()\n",
+        "    surrogate = -(jax.lax.stop_gradient(ratio) * advantage).mean()\n",
+        "policy loss",
+        "loss",
+    ),
+    EditedBug(
+        "the log-probability as collected",
+        "A2C",
+        "-(log_prob * advantage).mean()",
+        "-(batch.log_prob * advantage).mean()",
+        "policy loss",
+        "loss",
+    ),
+    EditedBug(
+        "V-trace bootstraps through termination",
+        "V-trace",
+        "    return reward + gamma * jnp.where(terminated, 0.0, next_target) - value, value + correction\n",
+        "    return reward + gamma * next_target - value, value + correction\n",
+        "advantages",
+        "vtrace",
+    ),
+    EditedBug(
+        "V-trace's ratio upside down",
+        "V-trace",
+        "ratio = jnp.exp(policy.log_prob(batch.action) - batch.log_prob)\n    steps",
+        "ratio = jnp.exp(batch.log_prob - policy.log_prob(batch.action))\n    steps",
+        "advantages",
+        "estimated",
+    ),
+    EditedBug(
+        "V-trace's axes swapped on the way back",
+        "V-trace",
+        "target=target.reshape(-1))",
+        "target=target.T.reshape(-1))",
+        "batch",
+        "estimated",
+    ),
+    EditedBug(
+        "returns run on past a time limit",
+        "Monte Carlo returns",
+        "    xs = reward, bootstrap, terminated | truncated\n",
+        "    xs = reward, bootstrap, terminated\n",
+        "advantages",
+        "returns_to_go",
+    ),
+    EditedBug(
+        "weights grow instead of decaying",
+        "AdamW",
+        "weight_decay=config.weight_decay",
+        "weight_decay=-config.weight_decay",
+        "gradient steps",
+        "make_optimizer",
+    ),
+    EditedBug(
+        "a block's input added to itself",
+        "residual blocks",
+        "x = x + y if x.shape == y.shape else y",
+        "x = x + x if x.shape == y.shape else y",
+        "network",
+        "Network",
+    ),
+    EditedBug(
+        "Huber's loss of the value as collected",
+        "Huber value loss",
+        "    error = optax.huber_loss(value, batch.target",
+        "    error = optax.huber_loss(batch.value, batch.target",
+        "value loss",
+        "loss",
+    ),
+    EditedBug(
+        "the cosine upside down",
+        "cosine learning rate",
+        "0.5 * (1 + jnp.cos(",
+        "0.5 * (1 - jnp.cos(",
+        "learning rate",
+        "update",
+    ),
+    EditedBug(
+        "the last minibatch's share of a rollout never drawn",
+        "minibatches with replacement",
+        "batch_size // num_minibatches), 0, batch_size)",
+        "batch_size // num_minibatches), 0, batch_size - batch_size // num_minibatches)",
+        "minibatches",
+        "minibatch_indices",
+    ),
+    EditedBug(
+        "the entropy bonus rises",
+        "entropy bonus annealed",
+        "config.ent_coef * ((1 - step / num_updates) if config.anneal_ent",
+        "config.ent_coef * ((step / num_updates) if config.anneal_ent",
+        "entropy bonus",
+        "update",
+    ),
+    EditedBug(
+        "advantages divided by their variance",
+        "advantages normalised over the batch",
+        "(batch.advantage.std() + 1e-8)",
+        "(batch.advantage.var() + 1e-8)",
+        "gradient steps",
+        "learn",
+    ),
+    # PPO, elsewhere
+    EditedBug(
+        "max for min in the clip, beside a KL penalty",
+        "KL penalty beside the clip",
+        "-jnp.minimum(ratio",
+        "-jnp.maximum(ratio",
+        "policy loss",
+        "loss",
+    ),
+    EditedBug(
+        "entropy sign, without a clip",
+        "ratio not clipped",
+        "- config.ent_coef *",
+        "+ config.ent_coef *",
+        "entropy bonus",
+        "loss",
+    ),
+    EditedBug(
+        "bootstrap from the reset observation in A2C",
+        "A2C",
+        'info["final_observation"], terminated | truncated',
+        "obs, terminated | truncated",
+        "rollout",
+        "collect",
+    ),
+    EditedBug(
+        "log-prob of another sample, beside AdamW",
+        "AdamW",
+        "rollout.policy.log_prob(rollout.action)",
+        "rollout.policy.log_prob(jnp.roll(rollout.action, 1, axis=1))",
+        "rollout",
+        "collect",
+    ),
+    EditedBug(
+        "no bootstrap at truncation, in a shared torso's file",
+        "shared torso",
+        "gamma * jnp.where(terminated, 0.0, next_value)",
+        "gamma * jnp.where(terminated | truncated, 0.0, next_value)",
+        "advantages",
+        "gae",
+    ),
+    EditedBug(
+        "keys shared by environments, with replacement",
+        "minibatches with replacement",
+        "jax.random.split(key_env, shape)",
+        "jnp.broadcast_to(jax.random.split(key_env, (shape[0], 1)), shape)",
+        "random keys",
+        "collect",
+    ),
+    EditedBug(
+        "observation statistics not applied at evaluation, with another initialisation",
+        "normal initialisation",
+        "distribution, _ = forward(task, state.params, state.obs_moments, obs[None])",
+        "distribution, _ = forward(task, state.params, None, obs[None])",
+        "evaluation",
+        "make",
+    ),
+    EditedBug(
+        "KL(new, old), among more metrics",
+        "more metrics",
+        '"kl": part.policy.kl(policy).mean()',
+        '"kl": policy.kl(part.policy).mean()',
+        "metrics",
+        "diagnose",
+    ),
+    EditedBug(
+        "trace not cut at the end of an episode, under another name",
+        "renamed functions",
+        "jnp.where(terminated | truncated, 0.0, 1.0)",
+        "jnp.ones_like(delta)",
+        "advantages",
+        "advantages",
+    ),
+    EditedBug(
+        "Gaussian entropy averaged over dimensions, with settings removed",
+        "settings removed",
+        "return jnp.sum(self.log_std + 0.5",
+        "return jnp.mean(self.log_std + 0.5",
+        "action distribution",
+        "DiagonalGaussian",
+    ),
+    # DQN, in the edited lines
+    EditedBug(
+        "RMSProp climbs",
+        "RMSProp",
+        "optax.rmsprop(learning_rate,",
+        "optax.rmsprop(-learning_rate,",
+        "gradient steps",
+        "make_optimizer",
+    ),
+    EditedBug(
+        "Q times the temperature",
+        "Boltzmann exploration",
+        "jax.nn.log_softmax(q / temperature)",
+        "jax.nn.log_softmax(q * temperature)",
+        "exploration",
+        "boltzmann",
+    ),
+    EditedBug(
+        "Gumbel noise with the wrong sign, in the softmax",
+        "Boltzmann exploration",
+        "(log_probs + noise).argmax",
+        "(log_probs - noise).argmax",
+        "exploration",
+        "collect",
+    ),
+    EditedBug(
+        "epsilon grows exponentially",
+        "exponential epsilon",
+        "jnp.exp(-5.0 * progress)",
+        "jnp.exp(5.0 * progress)",
+        "exploration",
+        "epsilon_at",
+    ),
+    EditedBug(
+        "importance weights upside down",
+        "prioritised replay",
+        "** -config.priority_beta",
+        "** config.priority_beta",
+        "loss",
+        "prioritised",
+    ),
+    EditedBug(
+        "priorities written to the first slots",
+        "prioritised replay",
+        "priority.at[slots[:, 0]]",
+        "priority.at[jnp.arange(len(q))]",
+        "replay",
+        "one_cycle",
+    ),
+    EditedBug(
+        "slots that nothing was written to are drawn",
+        "newest replayed more often",
+        "jnp.minimum((place * starts).astype(jnp.int32), starts - 1)",
+        "(place * capacity * num_envs).astype(jnp.int32)",
+        "replay",
+        "replay_indices",
+    ),
+    EditedBug(
+        "the target network moves in the warm-up alone",
+        "soft target updates",
+        "    sync = learning\n",
+        "    sync = ~learning\n",
+        "target network",
+        "update",
+    ),
+    EditedBug(
+        "the larger of the two values",
+        "clipped double Q",
+        "jnp.minimum(taken(target_q, best), taken(online_q, best))",
+        "jnp.maximum(taken(target_q, best), taken(online_q, best))",
+        "next value",
+        "next_values",
+    ),
+    EditedBug(
+        "layer norm over the batch",
+        "layer norm",
+        'nn.LayerNorm(name=f"norm_{i}")',
+        'nn.LayerNorm(name=f"norm_{i}", reduction_axes=0)',
+        "network",
+        "Network",
+    ),
+    EditedBug(
+        "weights are pushed away from 0",
+        "L2 term in the loss",
+        "error.mean() + task.config.l2_coef * l2",
+        "error.mean() - task.config.l2_coef * l2",
+        "loss",
+        "loss",
+    ),
+    EditedBug(
+        "a row taken for a slot",
+        "functions inlined",
+        "    slot = cycle.row * task.config.num_envs\n",
+        "    slot = cycle.row\n",
+        "replay",
+        "one_cycle",
+    ),
+    # DQN, elsewhere
+    EditedBug(
+        "target aliases online, with RMSProp",
+        "RMSProp",
+        "target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])",
+        "target = targets(task, unravel(params), unravel(params), batch, cycle.epsilon[-1])",
+        "target network",
+        "one_cycle",
+    ),
+    EditedBug(
+        "truncation as termination, in prioritised replay",
+        "prioritised replay",
+        "jnp.where(end.terminated, 0.0, discount)",
+        "jnp.where(end.terminated | end.truncated, 0.0, discount)",
+        "returns",
+        "sample",
+    ),
+    EditedBug(
+        "Polyak average swapped",
+        "soft target updates",
+        "config.tau * new + (1 - config.tau) * old",
+        "config.tau * old + (1 - config.tau) * new",
+        "target network",
+        "until_sync",
+    ),
+    EditedBug(
+        "gather with the wrong action, beside clipped double Q",
+        "clipped double Q",
+        "q = taken(forward(task, params, batch.obs), batch.action)",
+        "q = forward(task, params, batch.obs).max(axis=-1)",
+        "loss",
+        "loss",
+    ),
+    EditedBug(
+        "replay key reset to a constant, in a warm-up's file",
+        "learning rate warmed up",
+        "jax.random.bits(key_replay,",
+        "jax.random.bits(jax.random.key(0),",
+        "random keys",
+        "update",
+    ),
+    EditedBug(
+        "obs and next_obs swapped, beside inlined functions",
+        "functions inlined",
+        "Buffer(encode(obs, dtype), action, reward, terminated, truncated, encode(final_obs, dtype))",
+        "Buffer(encode(final_obs, dtype), action, reward, terminated, truncated, encode(obs, dtype))",
+        "replay",
+        "collect",
+    ),
+    EditedBug(
+        "gamma squared, with settings removed",
+        "settings removed from DQN",
+        "discount * config.gamma, discount",
+        "discount * config.gamma**2, discount",
+        "returns",
+        "sample",
+    ),
+    EditedBug(
+        "explained variance with its arguments swapped, beside an L2 term",
+        "L2 term in the loss",
+        "explained_variance(old_target, old_value)",
+        "explained_variance(old_value, old_target)",
+        "metrics",
+        "diagnose",
+    ),
+    # CEM, in the edited lines
+    EditedBug(
+        "each draw comes twice, not with its mirror image",
+        "mirrored sampling",
+        "jnp.concatenate([half, -half])",
+        "jnp.concatenate([half, half])",
+        "candidates",
+        "update",
+    ),
+    EditedBug(
+        "the worst elites weigh most",
+        "rank-weighted refit",
+        "    weight = jnp.maximum(jnp.log(num_elites + 0.5) - jnp.log(rank), 0.0)\n",
+        "    weight = jnp.where(rank <= num_elites, jnp.log(rank), 0.0)\n",
+        "elites",
+        "rank_weights",
+    ),
+    EditedBug(
+        "ranks of the places, not of the candidates",
+        "rank-weighted refit",
+        "1 + jnp.argsort(jnp.argsort(-score))",
+        "1 + jnp.argsort(-score)",
+        "elites",
+        "rank_weights",
+    ),
+    EditedBug(
+        "the floor of the std taken for the variance's",
+        "floor of the standard deviation",
+        "jnp.maximum(variance, config.min_std**2)",
+        "jnp.maximum(variance, config.min_std)",
+        "extra variance",
+        "update",
+    ),
+    EditedBug(
+        "the extra variance grows",
+        "exponential noise",
+        "0.01 ** (generation / last)",
+        "0.01 ** -(generation / last)",
+        "extra variance",
+        "extra_variance_at",
+    ),
+    EditedBug(
+        "the worst candidates are kept",
+        "elites kept",
+        "candidates[jnp.argsort(-score)[: config.num_kept]]",
+        "candidates[jnp.argsort(score)[: config.num_kept]]",
+        "elites",
+        "update",
+    ),
+    # CEM, elsewhere
+    EditedBug(
+        "fitness summed past the first end of episode, beside mirrored sampling",
+        "mirrored sampling",
+        "jnp.where(alive, reward.astype(jnp.float32), 0.0)",
+        "reward.astype(jnp.float32)",
+        "fitness",
+        "rollout",
+    ),
+    EditedBug(
+        "variance used as std, beside a floor",
+        "floor of the standard deviation",
+        "jnp.sqrt(state.variance) * noise",
+        "state.variance * noise",
+        "candidates",
+        "update",
+    ),
+    EditedBug(
+        "key not carried on, beside a first variance by fan-in",
+        "first variance by fan-in",
+        "State(mean, variance + extra_variance, key,",
+        "State(mean, variance + extra_variance, state.key,",
+        "random keys",
+        "update",
+    ),
+    EditedBug(
+        "argsort used as values, under another name",
+        "renamed functions in CEM",
+        "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
+        "order < num_elites",
+        "elites",
+        "best",
+    ),
+    EditedBug(
+        "KL(old, new), among fewer metrics",
+        "fewer metrics",
+        "gaussian_kl(new.mean, new.variance, old.mean, old.variance)",
+        "gaussian_kl(old.mean, old.variance, new.mean, new.variance)",
+        "metrics",
+        "diagnose",
+    ),
+    EditedBug(
+        "evaluation on the keys of the selection, beside kept elites",
+        "elites kept",
+        "jax.random.split(key_eval,",
+        "jax.random.split(key_rollout,",
+        "random keys",
+        "update",
+    ),
+]

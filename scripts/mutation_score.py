@@ -3,11 +3,15 @@
     python scripts/mutation_score.py                  all bugs, and the agents themselves
     python scripts/mutation_score.py --agent dqn      those of one agent
     python scripts/mutation_score.py --trained        all bugs, by the trained rungs alone
+    python scripts/mutation_score.py --renamed        all bugs, by behaviour alone
     python scripts/mutation_score.py --sample 6 --seed 0      a few, evenly from the agents; nothing is written
 
 Plants each bug of scripts/mutants.py in a copy of the agent's file and asks `rlref probe COPY --fail-fast`, as its
 owner would: oracles first, then the ladder, up to the first failure. A bug is localised if that check isolates the
 component that the bug is in. The agents themselves must pass, on three sets of 64 seeds.
+
+With --renamed every name in the copy is another (scripts/renamed.py), but for those of the contract: then no oracle can
+be asked that calls a function of the file or reads a field of its state, as of a file that somebody else has written.
 
 Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
 row is made again only if the bug, the agent or the probes have changed since.
@@ -15,6 +19,7 @@ row is made again only if the bug, the agent or the probes have changed since.
 
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import itertools
 import json
@@ -28,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from mutants import COMPONENTS, MUTANTS, Mutant, plant
+from renamed import renamed
 
 from probes.ladder import LADDER
 from probes.oracles import ORACLES
@@ -46,6 +52,9 @@ def planted(agent: str, mutant: Mutant | None) -> str:
     if mutant is None:
         return source
     return plant(f"{agent}, {mutant.name}", source, [(mutant.old, mutant.new)])
+
+
+under_other_names = functools.cache(renamed)
 
 
 def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str, Any]:
@@ -82,6 +91,9 @@ def localised(row: dict[str, Any]) -> bool:
     return row["check"] in COMPONENTS[row["agent"]][row["component"]].split()
 
 
+PARTS = ("full", "trained", "renamed")
+
+
 def catalogue(part: str) -> dict[str, dict[str, Any]]:
     """Key -> a row without what is found: what is planted where, and the options to probe it with."""
     rows: dict[str, dict[str, Any]] = {}
@@ -92,7 +104,12 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
         for mutant in mutants:
             about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
                      "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip
-            rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options, "source": planted(agent, mutant)}
+            source = planted(agent, mutant)
+            if part == "renamed":
+                if mutant.equivalent:
+                    continue
+                about["apart"], source = mutant.apart, under_other_names(source)
+            rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options, "source": source}
         for first in AGENT_SEEDS if part == "full" else ():
             about = {"part": "itself", "agent": agent, "seeds": first}
             rows[f"itself/{agent}/{first}"] = about | {
@@ -162,8 +179,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def write(rows: dict[str, dict[str, Any]]) -> None:
     """The results, and the table in probes/planted_bugs.md."""
-    known = [key for part in ("full", "trained") for key in catalogue(part)]
-    kept = {key: rows[key] for key in known if key in rows}
+    known = {key: row for part in PARTS for key, row in catalogue(part).items()}
+    kept = {
+        key: rows[key] | {name: x for name, x in row.items() if name not in ("source", "options")}
+        for key, row in known.items()
+        if key in rows
+    }
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
@@ -179,7 +200,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="bugs whose name contains one of these words")
     parser.add_argument("--agent", choices=tuple(MUTANTS), action="append", help="may be repeated")
-    parser.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
+    parts.add_argument("--renamed", action="store_true", help="in copies whose names are all others")
     parser.add_argument("--sample", type=at_least_1, metavar="N", help="so many bugs, evenly from the agents")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--jobs", type=at_least_1, default=os.cpu_count(), help="files probed at a time")
@@ -188,7 +211,7 @@ def main() -> int:
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     todo = {
         key: row
-        for key, row in catalogue("trained" if options.trained else "full").items()
+        for key, row in catalogue("trained" if options.trained else "renamed" if options.renamed else "full").items()
         if row["agent"] in (options.agent or MUTANTS)
         and (not options.words or any(word in row.get("mutant", "") for word in options.words))
     }

@@ -95,7 +95,7 @@ PARTS = ("full", "trained", "renamed")
 
 
 def catalogue(part: str) -> dict[str, dict[str, Any]]:
-    """Key -> a row without what is found: what is planted where, and the options to probe it with."""
+    """Key -> a row without what is found, and the options to probe its file with."""
     rows: dict[str, dict[str, Any]] = {}
     for agent, mutants in MUTANTS.items():
         options: list[str] = []
@@ -104,18 +104,21 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
         for mutant in mutants:
             about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
                      "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip
-            source = planted(agent, mutant)
             if part == "renamed":
-                if mutant.equivalent:
-                    continue
-                about["apart"], source = mutant.apart, under_other_names(source)
-            rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options, "source": source}
+                about["apart"] = mutant.apart
+            if part != "renamed" or not mutant.equivalent:
+                rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options}
         for first in AGENT_SEEDS if part == "full" else ():
             about = {"part": "itself", "agent": agent, "seeds": first}
-            rows[f"itself/{agent}/{first}"] = about | {
-                "options": ["--seed", str(first)], "source": planted(agent, None),
-            }  # fmt: skip
+            rows[f"itself/{agent}/{first}"] = about | {"options": ["--seed", str(first)]}
     return rows
+
+
+def source_of(row: dict[str, Any]) -> str:
+    """The file that a row of the catalogue is about."""
+    agent = row["agent"]
+    source = planted(agent, next((x for x in MUTANTS[agent] if x.name == row.get("mutant")), None))
+    return under_other_names(source) if row["part"] == "renamed" else source
 
 
 def version(source: str, by: str) -> str:
@@ -128,7 +131,7 @@ def version(source: str, by: str) -> str:
 
 def totals(rows: list[dict[str, Any]]) -> str:
     """How many of the load-bearing bugs among the rows are caught, and how many of these are localised."""
-    counted = [row for row in rows if not row["equivalent"]]
+    counted = [row for row in rows if not row["equivalent"] and not row.get("apart")]
     caught = [row for row in counted if row["check"]]
     right = sum(map(localised, caught))
     return (
@@ -137,16 +140,30 @@ def totals(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def under_others(rows: list[dict[str, Any]], agents: list[str]) -> str:
+    """What is found in copies with other names; how many of the bugs that is about, and how many are set apart."""
+    number = sum(not mutant.equivalent for agent in agents for mutant in MUTANTS[agent])
+    measured = "" if len(rows) == number else f" in the {len(rows)} of {number} that are measured so far"
+    apart = sum(bool(row["apart"]) for row in rows)
+    return f"Under other names{measured}: {totals(rows)}" + (f"; {apart} are set apart." if apart else ".")
+
+
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The score, then a table with one line per bug."""
-    full, trained, itself = ([row for row in rows if row["part"] == part] for part in ("full", "trained", "itself"))
-    by_rungs = {(row["agent"], row["mutant"]): row for row in trained}
+    full, trained, other, itself = (
+        [row for row in rows if row["part"] == part] for part in ("full", "trained", "renamed", "itself")
+    )
+    by_rungs, by_behaviour = ({(row["agent"], row["mutant"]): row for row in part} for part in (trained, other))
     lines = []
     for name, agents in (("All three", [*MUTANTS]), *((agent.upper(), [agent]) for agent in MUTANTS)):
-        of_full, of_trained = ([row for row in part if row["agent"] in agents] for part in (full, trained))
+        of_full, of_trained, of_other = (
+            [row for row in part if row["agent"] in agents] for part in (full, trained, other)
+        )
         line = f"- {name}: {totals(of_full)}."
         if of_trained:
             line += f" By the trained rungs alone: {totals(of_trained)}."
+        if of_other:
+            line += f" {under_others(of_other, agents)}"
         if own := [row for row in itself if row["agent"] in agents]:
             line += (
                 f" Unchanged: {sum(not row['check'] for row in own)} of {len(own)} sets of 64 seeds pass every check."
@@ -154,25 +171,28 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         lines.append(line)
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
-    first = {row["check"] for row in full + trained}
+    first = {row["check"] for row in full + trained + other}
     if idle := [name for name in (*ORACLES, *LADDER) if name not in first]:
         lines += [f"- No planted bug fails these first: {', '.join(idle)}."]
     lines += [
         "",
-        "| agent | planted bug | component | fails first | right | s | first trained rung | right |",
-        "|---|---|---|---|---|---|---|---|",
+        "| agent | planted bug | component | fails first | right | s | first trained rung | right | "
+        "under other names | right | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(full, key=lambda row: (bool(row["equivalent"]), row["later"])):
         name = row["mutant"] + (f" (not counted: {row['equivalent']})" if row["equivalent"] else "")
         name += " (so declared after the first run)" if row["later"] else ""
         cells = [row["agent"].upper(), name, row["component"]]
-        for found in (row, by_rungs.get((row["agent"], row["mutant"]))):
+        for part in ({(row["agent"], row["mutant"]): row}, by_rungs, by_behaviour):
+            found = part.get((row["agent"], row["mutant"]))
             if found is None:
-                cells += ["", ""]
+                cells += ["", ""] if part is by_rungs else ["", "", ""]
                 continue
-            cells += [found["check"] or "nothing", ("yes" if localised(found) else "no") if found["check"] else ""]
-            if found is row:
-                cells.append(str(row["seconds"]))
+            missed = f"nothing, set apart: {found['apart']}" if found.get("apart") else "nothing"
+            cells += [found["check"] or missed, ("yes" if localised(found) else "no") if found["check"] else ""]
+            if part is not by_rungs:
+                cells.append(str(found["seconds"]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -181,7 +201,7 @@ def write(rows: dict[str, dict[str, Any]]) -> None:
     """The results, and the table in probes/planted_bugs.md."""
     known = {key: row for part in PARTS for key, row in catalogue(part).items()}
     kept = {
-        key: rows[key] | {name: x for name, x in row.items() if name not in ("source", "options")}
+        key: rows[key] | {name: x for name, x in row.items() if name != "options"}
         for key, row in known.items()
         if key in rows
     }
@@ -219,27 +239,33 @@ def main() -> int:
         parser.error(f"no bug's name contains {' or '.join(options.words)}")
     if options.sample is None:
         old = {key: rows[key] for key in todo if key in rows}
-        fresh = {key for key, row in old.items() if row["version"] == version(todo[key]["source"], row["by"])}
+        fresh = {key for key, row in old.items() if row["version"] == version(source_of(todo[key]), row["by"])}
         todo = {key: row for key, row in todo.items() if key not in fresh}
     else:
-        bugs = [key for key, row in todo.items() if not row.get("equivalent", "unchanged")]
+        todo = {key: row for key, row in todo.items() if not row.get("equivalent", "unchanged")}
+    if options.sample is not None or options.renamed:  # by turns, so that what a stopped run has is a sample too
+        bugs = [*todo]
         random.Random(options.seed).shuffle(bugs)
         by_agent = [[key for key in bugs if todo[key]["agent"] == agent] for agent in MUTANTS]
         turns = [key for turn in itertools.zip_longest(*by_agent) for key in turn if key]
         todo = {key: todo[key] for key in turns[: options.sample]}
 
+    if options.sample is None:  # what is said of old rows may have changed
+        write(rows)
     done = []
     with (
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
 
-        def run(key: str, row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-            source, arguments = row.pop("source"), row.pop("options")
+        def run(key: str, row: dict[str, Any], source: str) -> tuple[str, dict[str, Any]]:
+            arguments = row.pop("options")
             found = probe(row["agent"], source, Path(folder), arguments)
             return key, row | found | {"version": version(source, found["by"])}
 
-        for future in concurrent.futures.as_completed([pool.submit(run, key, row) for key, row in todo.items()]):
+        # Files are made in this thread: in Python 3.11 two threads cannot parse at a time.
+        started = [pool.submit(run, key, row, source_of(row)) for key, row in todo.items()]
+        for future in concurrent.futures.as_completed(started):
             key, row = future.result()
             done.append(row)
             wrong = row["check"] and "mutant" in row and not localised(row)
@@ -250,7 +276,7 @@ def main() -> int:
                 write(rows)
     bugs_done = [row for row in done if row["part"] != "itself"]
     print(totals(bugs_done))
-    missed = [row for row in bugs_done if not row["equivalent"] and not row["check"]]
+    missed = [row for row in bugs_done if not row["equivalent"] and not row.get("apart") and not row["check"]]
     alarms = [row for row in done if row["part"] == "itself" and row["check"]]
     return 1 if missed or alarms else 0
 

@@ -11,7 +11,7 @@ import argparse
 import ast
 import builtins
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +82,8 @@ class Names(ast.NodeTransformer):
             into |= {x.id for statement in node.body for x in targets(statement)}
             into |= {x.name for x in node.body if isinstance(x, ast.FunctionDef) and not x.name.startswith("__")}
         methods = {id(x) for node in classes for x in node.body}
-        self.own = {x.name for x in (*classes, *functions) if id(x) not in methods} - {*CONTRACT}
+        self.own = {x.name for x in functions if id(x) not in methods} | {x.name for x in classes}
+        self.own -= {*CONTRACT}
         """functions and classes, whose keywords are theirs"""
         bound = self.own | {x.id for x in nodes if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load)}
         bound |= {x.arg for node in nodes if isinstance(node, Function) for x in parameters(node)}
@@ -91,9 +92,8 @@ class Names(ast.NodeTransformer):
         self.variables -= {*dir(builtins)}
         self.members -= {x for x in self.members if x.startswith("_")}
         self.of_contract = {x.arg for node in functions for x in parameters(node) if annotation(x) in CLASSES}
-        for node in nodes:
-            if isinstance(node, ast.Assign):
-                self.of_contract |= set(self.contract_targets(node))
+        for assignment in (x for x in nodes if isinstance(x, ast.Assign)):
+            self.of_contract |= set(self.contract_targets(assignment))
 
     def contract_targets(self, node: ast.Assign) -> Iterable[str]:
         """Which names an assignment makes a Config or an Agent."""
@@ -120,7 +120,7 @@ class Names(ast.NodeTransformer):
     def member(self, name: str) -> str:
         return other(name) if name in self.members else name
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Name(self.variable(node.id), node.ctx)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
@@ -128,23 +128,23 @@ class Names(ast.NodeTransformer):
         node.arg = self.variable(node.arg)
         return node
 
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:  # noqa: N802
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
         return ast.Nonlocal([self.variable(x) for x in node.names])
 
-    def visit_Global(self, node: ast.Global) -> ast.AST:  # noqa: N802
+    def visit_Global(self, node: ast.Global) -> ast.AST:
         return ast.Global([self.variable(x) for x in node.names])
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:  # noqa: N802
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
         self.generic_visit(node)
         node.name = node.name and self.variable(node.name)
         return node
 
     # Functions and classes. What they say of themselves speaks of the old names, so it goes.
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:  # noqa: N802
+    def visit_Module(self, node: ast.Module) -> ast.AST:
         return self.visited(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         if node.name not in FUNCTIONS:
             node.name = self.variable(node.name)
             return self.visited(node)
@@ -154,7 +154,7 @@ class Names(ast.NodeTransformer):
         self.variables |= kept
         return node
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: N802
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         fields = {id(x): x.id for statement in node.body for x in targets(statement)}
         methods = {id(x): x.name for x in node.body if isinstance(x, ast.FunctionDef)}
         of_contract = node.name in CLASSES
@@ -177,7 +177,7 @@ class Names(ast.NodeTransformer):
 
     # Fields and keywords.
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if self.is_member(node):
             node.attr = other(node.attr)
         return self.generic_visit(node)
@@ -190,28 +190,28 @@ class Names(ast.NodeTransformer):
             return isinstance(node.value, ast.Name)
         return not (hasattr(np.ndarray, node.attr) and getattr(node, "called", False))
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         if isinstance(node.func, ast.Attribute):
             node.func.called = True  # type: ignore[attr-defined]
-        function, how = node.func, None
+        function: ast.expr = node.func
+        how: Callable[[str], str | None] = str
         if isinstance(function, ast.Name) and function.id == "partial" and node.args:
             function = node.args[0]
-        if isinstance(function, ast.Name) and function.id in self.own:
+        name = function.id if isinstance(function, ast.Name) else ""
+        of_fields = isinstance(function, ast.Attribute) and function.attr == "_replace"
+        if name in self.own:
             how = self.keyword
-        elif isinstance(function, ast.Name) and function.id == "replace" and not self.is_kept(node.args[0]):
+        elif of_fields or (name == "replace" and not self.is_kept(node.args[0])):
             how = self.member
-        elif isinstance(function, ast.Attribute) and function.attr == "_replace":
-            how = self.member
-        elif isinstance(function, ast.Name) and function.id in self.variables:
-            if unknown := [x.arg for x in node.keywords if x.arg and self.keyword(x.arg) != x.arg]:
-                raise ValueError(f"line {node.lineno}: whose are the keywords {', '.join(unknown)}?")
+        elif name in self.variables and (whose := [x.arg for x in node.keywords if self.keyword(x.arg) != x.arg]):
+            raise ValueError(f"line {node.lineno}: whose are the keywords {', '.join(map(str, whose))}?")
         for keyword in node.keywords:
-            if how is not None and keyword.arg is not None:
+            if keyword.arg is not None:
                 keyword.arg = how(keyword.arg)
         return self.generic_visit(node)
 
-    def keyword(self, name: str) -> str:
-        return other(name) if name in self.variables | self.members else name
+    def keyword(self, name: str | None) -> str | None:
+        return other(name) if name is not None and name in self.variables | self.members else name
 
 
 def annotation(parameter: ast.arg) -> str:

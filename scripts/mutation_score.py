@@ -143,9 +143,15 @@ def totals(rows: list[dict[str, Any]]) -> str:
 def under_others(rows: list[dict[str, Any]], agents: list[str]) -> str:
     """What is found in copies with other names; how many of the bugs that is about, and how many are set apart."""
     number = sum(not mutant.equivalent for agent in agents for mutant in MUTANTS[agent])
-    measured = "" if len(rows) == number else f" in the {len(rows)} of {number} that are measured so far"
     apart = sum(bool(row["apart"]) for row in rows)
-    return f"Under other names{measured}: {totals(rows)}" + (f"; {apart} are set apart." if apart else ".")
+    said = f"; {apart} are set apart." if apart else "."
+    if len(rows) == number:
+        return f"Under other names: {totals(rows)}{said}"
+    least = sum(bool(row["check"]) and not row["apart"] for row in rows) / number
+    return (
+        f"Under other names, in the {len(rows)} of {number} that are measured so far: {totals(rows)}{said} "
+        f"Of all {number} that is {least:.0%} at least."
+    )
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -20,6 +20,8 @@ class Mutant(NamedTuple):
     """why it is no bug on these probes, and not counted; '' for a bug"""
     declared_later: bool = False
     """whether that was found only when nothing caught it"""
+    apart: str = ""
+    """why behaviour alone cannot show it, so that it is not counted where all names are others; '' for the rest"""
 
 
 def plant(name: str, source: str, edits: Iterable[tuple[str, str]]) -> str:

@@ -3,11 +3,15 @@
     python scripts/mutation_score.py                  all bugs, and the agents themselves
     python scripts/mutation_score.py --agent dqn      those of one agent
     python scripts/mutation_score.py --trained        all bugs, by the trained rungs alone
+    python scripts/mutation_score.py --renamed        all bugs, by behaviour alone
     python scripts/mutation_score.py --sample 6 --seed 0      a few, evenly from the agents; nothing is written
 
 Plants each bug of scripts/mutants.py in a copy of the agent's file and asks `rlref probe COPY --fail-fast`, as its
 owner would: oracles first, then the ladder, up to the first failure. A bug is localised if that check isolates the
 component that the bug is in. The agents themselves must pass, on three sets of 64 seeds.
+
+With --renamed every name in the copy is another (scripts/renamed.py), but for those of the contract: then no oracle can
+be asked that calls a function of the file or reads a field of its state, as of a file that somebody else has written.
 
 Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
 row is made again only if the bug, the agent or the probes have changed since.
@@ -15,6 +19,7 @@ row is made again only if the bug, the agent or the probes have changed since.
 
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import itertools
 import json
@@ -28,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from mutants import COMPONENTS, MUTANTS, Mutant, plant
+from renamed import renamed
 
 from probes.ladder import LADDER
 from probes.oracles import ORACLES
@@ -46,6 +52,9 @@ def planted(agent: str, mutant: Mutant | None) -> str:
     if mutant is None:
         return source
     return plant(f"{agent}, {mutant.name}", source, [(mutant.old, mutant.new)])
+
+
+under_other_names = functools.cache(renamed)
 
 
 def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str, Any]:
@@ -83,8 +92,11 @@ def localised(row: dict[str, Any]) -> bool:
     return row["check"] in COMPONENTS[row["agent"]][row["component"]].split()
 
 
+PARTS = ("full", "trained", "renamed")
+
+
 def catalogue(part: str) -> dict[str, dict[str, Any]]:
-    """Key -> a row without what is found: what is planted where, and the options to probe it with."""
+    """Key -> a row without what is found, and the options to probe its file with."""
     rows: dict[str, dict[str, Any]] = {}
     for agent, mutants in MUTANTS.items():
         options: list[str] = []
@@ -93,13 +105,21 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
         for mutant in mutants:
             about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
                      "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip
-            rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options, "source": planted(agent, mutant)}
+            if part == "renamed":
+                about["apart"] = mutant.apart
+            if part != "renamed" or not mutant.equivalent:
+                rows[f"{part}/{agent}/{mutant.name}"] = about | {"options": options}
         for first in AGENT_SEEDS if part == "full" else ():
             about = {"part": "itself", "agent": agent, "seeds": first}
-            rows[f"itself/{agent}/{first}"] = about | {
-                "options": ["--seed", str(first)], "source": planted(agent, None),
-            }  # fmt: skip
+            rows[f"itself/{agent}/{first}"] = about | {"options": ["--seed", str(first)]}
     return rows
+
+
+def source_of(row: dict[str, Any]) -> str:
+    """The file that a row of the catalogue is about."""
+    agent = row["agent"]
+    source = planted(agent, next((x for x in MUTANTS[agent] if x.name == row.get("mutant")), None))
+    return under_other_names(source) if row["part"] == "renamed" else source
 
 
 def version(source: str, by: str) -> str:
@@ -112,7 +132,7 @@ def version(source: str, by: str) -> str:
 
 def totals(rows: list[dict[str, Any]]) -> str:
     """How many of the load-bearing bugs among the rows are caught, and how many of these are localised."""
-    counted = [row for row in rows if not row["equivalent"]]
+    counted = [row for row in rows if not row["equivalent"] and not row.get("apart")]
     caught = [row for row in counted if row["check"]]
     right = sum(map(localised, caught))
     return (
@@ -121,16 +141,36 @@ def totals(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def under_others(rows: list[dict[str, Any]], agents: list[str]) -> str:
+    """What is found in copies with other names; how many of the bugs that is about, and how many are set apart."""
+    number = sum(not mutant.equivalent for agent in agents for mutant in MUTANTS[agent])
+    apart = sum(bool(row["apart"]) for row in rows)
+    said = f"; {apart} are set apart." if apart else "."
+    if len(rows) == number:
+        return f"Under other names: {totals(rows)}{said}"
+    least = sum(bool(row["check"]) and not row["apart"] for row in rows) / number
+    return (
+        f"Under other names, in the {len(rows)} of {number} that are measured so far: {totals(rows)}{said} "
+        f"Of all {number} that is {least:.0%} at least."
+    )
+
+
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The score, then a table with one line per bug."""
-    full, trained, itself = ([row for row in rows if row["part"] == part] for part in ("full", "trained", "itself"))
-    by_rungs = {(row["agent"], row["mutant"]): row for row in trained}
+    full, trained, other, itself = (
+        [row for row in rows if row["part"] == part] for part in ("full", "trained", "renamed", "itself")
+    )
+    by_rungs, by_behaviour = ({(row["agent"], row["mutant"]): row for row in part} for part in (trained, other))
     lines = []
     for name, agents in (("All three", [*MUTANTS]), *((agent.upper(), [agent]) for agent in MUTANTS)):
-        of_full, of_trained = ([row for row in part if row["agent"] in agents] for part in (full, trained))
+        of_full, of_trained, of_other = (
+            [row for row in part if row["agent"] in agents] for part in (full, trained, other)
+        )
         line = f"- {name}: {totals(of_full)}."
         if of_trained:
             line += f" By the trained rungs alone: {totals(of_trained)}."
+        if of_other:
+            line += f" {under_others(of_other, agents)}"
         if own := [row for row in itself if row["agent"] in agents]:
             line += (
                 f" Unchanged: {sum(not row['check'] for row in own)} of {len(own)} sets of 64 seeds pass every check."
@@ -138,33 +178,40 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         lines.append(line)
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
-    first = {row["check"] for row in full + trained}
+    first = {row["check"] for row in full + trained + other}
     if idle := [name for name in (*ORACLES, *LADDER) if name not in first]:
         lines += [f"- No planted bug fails these first: {', '.join(idle)}."]
     lines += [
         "",
-        "| agent | planted bug | component | fails first | right | s | first trained rung | right |",
-        "|---|---|---|---|---|---|---|---|",
+        "| agent | planted bug | component | fails first | right | s | first trained rung | right | "
+        "under other names | right | s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(full, key=lambda row: (bool(row["equivalent"]), row["later"])):
         name = row["mutant"] + (f" (not counted: {row['equivalent']})" if row["equivalent"] else "")
         name += " (so declared after the first run)" if row["later"] else ""
         cells = [row["agent"].upper(), name, row["component"]]
-        for found in (row, by_rungs.get((row["agent"], row["mutant"]))):
+        for part in ({(row["agent"], row["mutant"]): row}, by_rungs, by_behaviour):
+            found = part.get((row["agent"], row["mutant"]))
             if found is None:
-                cells += ["", ""]
+                cells += ["", ""] if part is by_rungs else ["", "", ""]
                 continue
-            cells += [found["check"] or "nothing", ("yes" if localised(found) else "no") if found["check"] else ""]
-            if found is row:
-                cells.append(str(row["seconds"]))
+            missed = f"nothing, set apart: {found['apart']}" if found.get("apart") else "nothing"
+            cells += [found["check"] or missed, ("yes" if localised(found) else "no") if found["check"] else ""]
+            if part is not by_rungs:
+                cells.append(str(found["seconds"]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def write(rows: dict[str, dict[str, Any]]) -> None:
     """The results, and the table in probes/planted_bugs.md."""
-    known = [key for part in ("full", "trained") for key in catalogue(part)]
-    kept = {key: rows[key] for key in known if key in rows}
+    known = {key: row for part in PARTS for key, row in catalogue(part).items()}
+    kept = {
+        key: rows[key] | {name: x for name, x in row.items() if name != "options"}
+        for key, row in known.items()
+        if key in rows
+    }
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
@@ -180,7 +227,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="bugs whose name contains one of these words")
     parser.add_argument("--agent", choices=tuple(MUTANTS), action="append", help="may be repeated")
-    parser.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
+    parts.add_argument("--renamed", action="store_true", help="in copies whose names are all others")
     parser.add_argument("--sample", type=at_least_1, metavar="N", help="so many bugs, evenly from the agents")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--jobs", type=at_least_1, default=os.cpu_count(), help="files probed at a time")
@@ -189,7 +238,7 @@ def main() -> int:
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     todo = {
         key: row
-        for key, row in catalogue("trained" if options.trained else "full").items()
+        for key, row in catalogue("trained" if options.trained else "renamed" if options.renamed else "full").items()
         if row["agent"] in (options.agent or MUTANTS)
         and (not options.words or any(word in row.get("mutant", "") for word in options.words))
     }
@@ -197,27 +246,33 @@ def main() -> int:
         parser.error(f"no bug's name contains {' or '.join(options.words)}")
     if options.sample is None:
         old = {key: rows[key] for key in todo if key in rows}
-        fresh = {key for key, row in old.items() if row["version"] == version(todo[key]["source"], row["by"])}
+        fresh = {key for key, row in old.items() if row["version"] == version(source_of(todo[key]), row["by"])}
         todo = {key: row for key, row in todo.items() if key not in fresh}
     else:
-        bugs = [key for key, row in todo.items() if not row.get("equivalent", "unchanged")]
+        todo = {key: row for key, row in todo.items() if not row.get("equivalent", "unchanged")}
+    if options.sample is not None or options.renamed:  # by turns, so that what a stopped run has is a sample too
+        bugs = [*todo]
         random.Random(options.seed).shuffle(bugs)
         by_agent = [[key for key in bugs if todo[key]["agent"] == agent] for agent in MUTANTS]
         turns = [key for turn in itertools.zip_longest(*by_agent) for key in turn if key]
         todo = {key: todo[key] for key in turns[: options.sample]}
 
+    if options.sample is None:  # what is said of old rows may have changed
+        write(rows)
     done = []
     with (
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
 
-        def run(key: str, row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-            source, arguments = row.pop("source"), row.pop("options")
+        def run(key: str, row: dict[str, Any], source: str) -> tuple[str, dict[str, Any]]:
+            arguments = row.pop("options")
             found = probe(row["agent"], source, Path(folder), arguments)
             return key, row | found | {"version": version(source, found["by"])}
 
-        for future in concurrent.futures.as_completed([pool.submit(run, key, row) for key, row in todo.items()]):
+        # Files are made in this thread: in Python 3.11 two threads cannot parse at a time.
+        started = [pool.submit(run, key, row, source_of(row)) for key, row in todo.items()]
+        for future in concurrent.futures.as_completed(started):
             key, row = future.result()
             done.append(row)
             wrong = row["check"] and "mutant" in row and not localised(row)
@@ -228,7 +283,7 @@ def main() -> int:
                 write(rows)
     bugs_done = [row for row in done if row["part"] != "itself"]
     print(totals(bugs_done))
-    missed = [row for row in bugs_done if not row["equivalent"] and not row["check"]]
+    missed = [row for row in bugs_done if not row["equivalent"] and not row.get("apart") and not row["check"]]
     alarms = [row for row in done if row["part"] == "itself" and row["check"]]
     return 1 if missed or alarms else 0
 

@@ -19,12 +19,15 @@ from probes.oracles import ORACLES  # noqa: E402
 
 
 def test_every_bug_of_the_catalogue_can_be_planted():
-    rows = mutation_score.catalogue("full").values()  # raises where a text does not occur exactly once
+    rows = mutation_score.catalogue("full").values()
+    for row in rows:
+        mutation_score.source_of(row)  # raises where a text does not occur exactly once
     counted = collections.Counter(row["agent"] for row in rows if row["part"] == "full" and not row["equivalent"])
     assert all(counted[agent] >= least for agent, least in {"ppo": 24, "dqn": 22, "cem": 18}.items())
     for list_ in mutants.MUTANTS.values():
         assert len({mutant.name for mutant in list_}) == len(list_)
         assert sum(bool(mutant.equivalent) for mutant in list_) <= 0.1 * len(list_)
+        assert sum(bool(mutant.apart) for mutant in list_) <= 0.15 * len(list_)
 
 
 def test_a_bug_whose_text_is_gone_or_ambiguous_stops_the_script(monkeypatch):
@@ -88,6 +91,31 @@ def test_a_bug_that_nothing_catches_fails_the_script_and_shows_in_the_table(resu
     assert code == 1
     assert "| CEM | lowest scores as elites | elites | nothing |  | 1 |" in said
     assert "- CEM: caught 0 of 1 (0%)" in said
+
+
+def test_bugs_under_other_names_are_counted_by_themselves(results, monkeypatch):
+    results("lowest", "std taken for its variance")
+    probed = []
+
+    def probe(agent, source, folder, options):
+        probed.append(source)
+        check = "bandit" if "argsort(my_score)" in source else ""
+        return {"check": check, "by": "rung" if check else "", "verdict": "", "seconds": 2}
+
+    monkeypatch.setattr(mutation_score, "probe", probe)
+    code, _, said = results("--renamed", "lowest", "std taken for its variance")
+    assert (code, len(probed)) == (1, 2)
+    assert all("class MyState" in source and "class Config" in source for source in probed)
+    of = sum(not mutant.equivalent for mutant in mutants.MUTANTS["cem"])
+    measured = f"Under other names, in the 2 of {of} that are measured so far: "
+    assert f"{measured}caught 1 of 2 (50%), the right component named first in 1 of these (100%). Of all {of} that is 1% at" in said
+    assert "| CEM | lowest scores as elites | elites | selection | yes | 1 |  |  | bandit | yes | 2 |" in said
+    bugs = [x._replace(apart="nobody can see it") if "its variance" in x.name else x for x in mutants.MUTANTS["cem"]]
+    monkeypatch.setitem(mutants.MUTANTS, "cem", bugs)
+    code, _, said = results("--renamed", "lowest", "std taken for its variance")
+    assert (code, len(probed)) == (0, 2)
+    assert f"{measured}caught 1 of 1 (100%), the right component named first in 1 of these (100%); 1 are set" in said
+    assert "nothing, set apart: nobody can see it" in said
 
 
 @pytest.mark.slow

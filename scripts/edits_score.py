@@ -7,8 +7,7 @@
 
 Plants each edit of scripts/edits.py in a copy of the agent's file and asks `rlref probe COPY --json`, as its owner
 would. An edit is right, so that nothing but likeness may fail: it must not be called WRONG. Then the likeness checks
-that failed are declared in the copy, as PROBE_MEANT, and it is probed once more: now it must be RIGHT, or NOT ENOUGH of
-it can be asked. A bug on top of an edit must not be called RIGHT; its hunk is right if the undo that is offered lies in
+that failed are declared in the copy, as PROBE_MEANT, and it is asked these once more: now it must be RIGHT. A bug on top of an edit must not be called RIGHT; its hunk is right if the undo that is offered lies in
 its lines, and it is localised if the first check that fails isolates the component that the bug is in.
 
 With --train each edit trains 8 seeds of CartPole-v1 through `rlref train COPY`, at the file's own settings but for
@@ -68,8 +67,8 @@ def declared(source: str, names: list[str], reason: str) -> str:
     return f"{source}\n\nPROBE_MEANT = {dict.fromkeys(names, reason)!r}\n"
 
 
-def probe(agent: str, source: str, folder: Path) -> dict[str, Any]:
-    """What `rlref probe` says of a file.
+def probe(agent: str, source: str, folder: Path, *options: str) -> dict[str, Any]:
+    """What `rlref probe` says of a file, with these options.
 
     The verdict ("error" if it does not run or takes too long), the sentence, the exit code, what failed as pairs of
     name and what it holds, in order, the names of the definitions that it calls changed, the lines to undo, seconds.
@@ -78,7 +77,7 @@ def probe(agent: str, source: str, folder: Path) -> dict[str, Any]:
     empty: dict[str, Any] = {"verdict": "error", "failed": [], "changed": [], "undo": None}
     try:
         done = subprocess.run(
-            command("probe", str(path), "--json"),
+            command("probe", str(path), "--json", *options),
             capture_output=True, text=True, timeout=TIME_LIMIT, check=False, env=surroundings(folder), cwd=ROOT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -97,7 +96,7 @@ def probe(agent: str, source: str, folder: Path) -> dict[str, Any]:
         "code": done.returncode,
         "failed": failed,
         "changed": [x["name"] for x in report["changed"]],
-        "undo": report["undo"] and report["undo"]["lines"],
+        "undo": report["undo"] and [x["lines"] for x in report["undo"]],
         "seconds": seconds,
     }
 
@@ -131,10 +130,8 @@ def named(row: dict[str, Any]) -> bool:
 
 def right_hunk(row: dict[str, Any]) -> bool:
     """Whether the undo that is offered lies in the lines of the bug, or holds them."""
-    if row["undo"] is None:
-        return False
-    (first, last), (start, end) = row["undo"], row["lines"]
-    return first <= end and start <= last
+    start, end = row["lines"]
+    return any(first <= end and start <= last for first, last in row["undo"] or ())
 
 
 def localised(row: dict[str, Any]) -> bool:
@@ -186,7 +183,8 @@ def find(row: dict[str, Any], folder: Path) -> dict[str, Any]:
         found["declared"] = None
         if likeness:
             reason = BY_NAME[row["edit"]].method
-            found["declared"] = probe(agent, declared(source, likeness, reason), folder)
+            only = [word for name in likeness for word in ("--only", name)]
+            found["declared"] = probe(agent, declared(source, likeness, reason), folder, *only)
     return kept | found
 
 
@@ -197,7 +195,7 @@ def ok(row: dict[str, Any]) -> bool:
     if row["part"] == "bug":
         return row["verdict"] not in ("RIGHT", "error")
     again = row["declared"] or row
-    return row["verdict"] not in ("WRONG", "error") and again["verdict"] in ("RIGHT", "NOT ENOUGH")
+    return row["verdict"] not in ("WRONG", "error") and again["verdict"] == "RIGHT"
 
 
 def counts(rows: list[dict[str, Any]]) -> str:

@@ -82,6 +82,8 @@ class Trial:
             "hidden_sizes": (16, 16),
             "learning_rate": learning_rate,
             "anneal_lr": True,
+            "normalize_observations": False,
+            "scale_rewards": False,
             "total_timesteps": 77 * UPDATES * cycles,
             # A gradient step every 77 steps, on a buffer that holds just these; a sync at every second one.
             "train_frequency": 77,
@@ -347,6 +349,8 @@ def first_ratio(module: ModuleType) -> None:
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
     need(module, "anneal_lr", "total_timesteps", "learning_rate")
+    if "train_frequency" in settings_in(module):
+        need(module, "start_e", "end_e")  # else updates may act differently, and move the value elsewhere
     trial = Trial(module, COUNT, learning_rate=1e-4)
     moved = []
     for step in (0, UPDATES // 2, UPDATES - 1):
@@ -632,6 +636,7 @@ def first_step_size(module: ModuleType) -> None:
 
 def first_step(module: ModuleType) -> float:
     """How far a parameter ends from where Adam leads, in learning rates; AssertionError for a wrong direction."""
+    need(module, "start_e", "end_e")  # else it is not known which action is taken
     rate, gamma, eps = 1e-2, 0.9, 30.0
     trial = Trial(module, ONWARD, rate, epsilon=0.0, gamma=gamma, adam_eps=eps)
     new, _, (q, _, _, _) = trial.update(trial.state, 0)

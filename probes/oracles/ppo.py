@@ -31,6 +31,7 @@ from probes.oracles.base import (
     oracle,
     part,
     rows_apart,
+    settings_in,
     so_far,
     task_of,
 )
@@ -572,8 +573,8 @@ def batches(module: ModuleType, scaled: bool) -> dict[str, Callable[[], None]]:
     """What `learn` is given by an update: its name -> a comparison with what it should be."""
     gamma, gae_lambda = 0.9, 0.7
     settings = {"num_envs": 7, "num_steps": 11, "num_minibatches": 7, "hidden_sizes": (16,), "anneal_lr": True}
-    if scaled:
-        settings |= {"normalize_observations": True, "scale_rewards": True}
+    own = {"normalize_observations": scaled, "scale_rewards": scaled}
+    settings |= own if scaled else {name: x for name, x in own.items() if name in settings_in(module)}
     config = configure(module, gamma=gamma, gae_lambda=gae_lambda, learning_rate=0.04, **settings)
     task = task_of(module, config, Tabular(IDS), IDS)
     state = module.init(task, jax.random.key(0))

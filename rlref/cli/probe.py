@@ -14,7 +14,13 @@ COLOURS = {"RIGHT": "green", "WRONG": "red", "DIFFERS": "yellow", "NOT ENOUGH": 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
-    parser = commands.add_parser("probe", help="check an agent against environments whose answers are known")
+    parser = commands.add_parser(
+        "probe",
+        help="check an agent against environments whose answers are known",
+        epilog="Exit codes: 0 RIGHT; 1 WRONG, what must hold for any right agent fails; 2 the file cannot be checked; "
+        "3 DIFFERS from rlref's own in its method, which PROBE_MEANT in the file declares as meant, or NOT ENOUGH of it "
+        "could be checked.",
+    )
     parser.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated")
     parser.add_argument("--num-seeds", type=int, default=64, help="seeds per probe (default: 64)")

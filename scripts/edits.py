@@ -686,6 +686,30 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
         ),
     ),
     Edit(
+        "L2 term in PPO's loss",
+        "ppo",
+        "half the sum of the squared weights, times l2_coef, is added to the loss (Krogh & Hertz 1992)",
+        ("Config", "loss"),
+        (
+            (VF_COEF, VF_COEF + '    l2_coef: float = leaf(1e-4, "[0, inf)")  # weight of the squared parameters\n'),
+            (TOTAL, TOTAL + "    total += task.config.l2_coef * 0.5 * optax.tree.vdot(params, params)\n"),
+        ),
+    ),
+    Edit(
+        "padded convolutions",
+        "ppo",
+        "images are padded with zeros, so that a stride of 1 keeps their size (Goodfellow et al. 2016, section 9.5)",
+        ("patches",),
+        (
+            (
+                "    height, width = ((n - kernel) // stride + 1 for n in x.shape[1:3])\n",
+                "    before, after = (kernel - 1) // 2, kernel // 2\n"
+                "    x = jnp.pad(x, ((0, 0), (before, after), (before, after), (0, 0)))\n"
+                "    height, width = ((n - kernel) // stride + 1 for n in x.shape[1:3])\n",
+            ),
+        ),
+    ),
+    Edit(
         "renamed functions",
         "ppo",
         "collect, gae, learn and loss are called play, advantages, improve and cost",
@@ -1299,6 +1323,26 @@ def next_values(target_q: Array, online_q: Array) -> Array:
         ),
     ),
     Edit(
+        "mean of both networks in the target",
+        "dqn",
+        "the next value is the mean of both networks' (Averaged-DQN, Anschel et al. 2017, arXiv:1611.01929)",
+        ("targets",),
+        (
+            (
+                "    online_q = forward(task, params, batch.next_obs) if task.config.target == "
+                '"double" else target_q\n',
+                "    online_q = forward(task, params, batch.next_obs)\n    target_q = (target_q + online_q) / 2\n",
+            ),
+        ),
+    ),
+    Edit(
+        "Nesterov's momentum",
+        "dqn",
+        "NAdam for Adam (Dozat 2016)",
+        ("make_optimizer",),
+        (("optax.adam(learning_rate, eps=config.adam_eps)", "optax.nadam(learning_rate, eps=config.adam_eps)"),),
+    ),
+    Edit(
         "functions inlined",
         "dqn",
         "the loss and the writing to the replay buffer stand in one_cycle itself",
@@ -1593,6 +1637,39 @@ def refit(candidates: Array, weight: Array) -> tuple[Array, Array]:
 ''',
             ),
         ),
+    ),
+    Edit(
+        "random numbers of each candidate's own",
+        "cem",
+        "candidates do not share the keys of their rollouts (on sharing them, Glasserman & Yao 1992)",
+        ("rollout",),
+        (
+            (
+                "    keys_reset = key_of(keys, task.max_steps)  # a number that no step has\n"
+                "    start = jax.vmap(task.env.reset, in_axes=(0, None))(keys_reset, task.env_params)\n"
+                "    obs, env_state = jax.vmap(lambda _: start)(candidates)\n",
+                "    keys = jax.vmap(lambda i: key_of(keys, i))(jnp.arange(len(candidates)))  # [P, K]\n"
+                "    key_of = jax.vmap(key_of, in_axes=(0, None))\n"
+                "    keys_reset = key_of(keys, task.max_steps)  # a number that no step has\n"
+                "    reset = jax.vmap(jax.vmap(task.env.reset, in_axes=(0, None)), in_axes=(0, None))\n"
+                "    obs, env_state = reset(keys_reset, task.env_params)\n",
+            ),
+            (
+                "    # Over rollouts, then over candidates, which have the keys in common.\n"
+                "    env_step = jax.vmap(jax.vmap(task.env.step, in_axes=(0, 0, 0, None)), "
+                "in_axes=(None, 0, 0, None))\n",
+                "    # Over rollouts, then over candidates.\n"
+                "    env_step = jax.vmap(jax.vmap(task.env.step, in_axes=(0, 0, 0, None)), in_axes=(0, 0, 0, None))\n",
+            ),
+            ("    shape = len(candidates), len(keys)\n", "    shape = keys.shape\n"),
+        ),
+    ),
+    Edit(
+        "actions cut at their bounds",
+        "cem",
+        "outputs are cut at the bounds of a Box, not squashed by tanh (as in Mania et al. 2018, arXiv:1803.07055)",
+        ("act",),
+        (("    squashed = jnp.tanh(outputs).reshape", "    squashed = jnp.clip(outputs, -1, 1).reshape"),),
     ),
     Edit(
         "renamed functions in CEM",

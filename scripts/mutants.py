@@ -38,17 +38,18 @@ COMPONENTS = {
     "ppo": {
         "action distribution": "categorical gaussian continuous_target",
         "advantages": "advantages discount reset_leak reset_temptation delayed_credit truncation_pair truncation_loop",
-        "batch": "learned_batch env_axis",
+        "batch": "learned_batch learned_targets env_axis",
         "clipping of actions": "clipped_actions boxed_transitions boundary",
         "entropy bonus": "entropy_bonus soft_bandit_1 soft_bandit_2",
         "evaluation": "statistics_seen boxed_transitions offset_obs will_to_live",
-        "gradient steps": "gradient_steps every_parameter_moves",
-        "learning rate": "schedule learned_batch",
-        "metrics": "known_metrics known_targets episode_metrics gradient_steps means_of_steps explained_variance "
+        "gradient steps": "gradient_steps early_stop every_parameter_moves",
+        "learning rate": "schedule learned_targets",
+        "metrics": "known_metrics known_rollout known_targets episode_metrics early_stop "
+        "gradient_steps means_of_steps explained_variance "
         "summaries dormant_units noise_scale nonfinite_shows",
-        "minibatches": "each_sample_once gradient_steps table",
+        "minibatches": "each_sample_once gradient_steps learned_targets table",
         "network": "observations_apart convolved_images exclusive_or pixels shown_features every_parameter_moves",
-        "observation normalisation": "normalised running_moments scaled_batch statistics_seen offset_obs",
+        "observation normalisation": "normalised running_moments normalised_batch statistics_seen offset_obs",
         "policy loss": "policy_loss gradient_steps bandit context_bandit",
         "random keys": "keys_used_once fresh_randomness fresh_samples",
         "reward scaling": "reward_scaling running_moments scaled_batch statistics_seen will_to_live",
@@ -56,20 +57,23 @@ COMPONENTS = {
         "value loss": "value_loss constant obs_value",
     },
     "dqn": {
-        "acting": "collected_steps newest_parameters fresh_actions bandit context_bandit",
+        "acting": "collected_steps chosen_actions newest_parameters fresh_actions bandit context_bandit",
         "evaluation": "evaluated",
-        "exploration": "exploration exploring_steps collected_steps fresh_actions password",
-        "gradient steps": "optimiser semi_gradient every_parameter_moves",
+        "exploration": "exploration greedy_policy chosen_actions known_epsilon exploring_steps "
+        "collected_steps fresh_actions password",
+        "gradient steps": "optimiser semi_gradient first_step_size every_parameter_moves",
         "learning rate": "schedule",
-        "loss": "td_loss semi_gradient constant obs_value",
-        "metrics": "collected_steps known_q_metrics known_q_targets episode_metrics explained_variance summaries "
+        "loss": "td_loss semi_gradient first_step_size constant obs_value",
+        "metrics": "collected_steps known_q_metrics known_steps known_q_targets known_epsilon "
+        "episode_metrics explained_variance summaries "
         "dormant_units target_network nonfinite_shows",
         "network": "convolved_images exclusive_or pixels shown_features dueling_heads evaluated every_parameter_moves",
-        "next value": "next_state_values bootstrapped_targets newest_parameters max_not_mean",
+        "next value": "next_state_values bootstrapped_targets newest_targets max_not_mean",
         "random keys": "keys_used_once replay_draws fresh_randomness fresh_actions",
-        "replay": "collected_steps replay_draws replay_slots storage stored_transitions phase_flip",
+        "replay": "collected_steps replay_draws replay_slots replay_odds replay_order "
+        "storage stored_transitions phase_flip",
         "returns": "sampled_returns discount reset_leak truncation_pair truncation_loop",
-        "target network": "target_network target_chain target_loop newest_parameters",
+        "target network": "target_network target_chain target_loop newest_targets",
         "targets": "bootstrapped_targets known_q_targets constant obs_value",
     },
     "cem": {
@@ -81,7 +85,7 @@ COMPONENTS = {
         "fitness": "first_episodes reset_temptation patience",
         "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences",
         "policy": "shown_features dense_layers policy_outputs actions curved_target pixels boundary",
-        "random keys": "keys_used_once fresh_rollouts searches_apart search_distribution",
+        "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart search_distribution",
         "refit": "selection next_gaussian search_distribution",
         "score": "next_gaussian noisy_bandit",
         "smoothing": "next_gaussian search_distribution",
@@ -505,6 +509,12 @@ PPO = [
     ),
 ]
 DQN = [
+    Mutant(
+        "the ring wraps one row late",
+        "plan = Cycle(cycle * shape[1] % capacity,",
+        "plan = Cycle(cycle * shape[1] % (capacity + 1),",
+        "replay",
+    ),
     Mutant("target never synced", "synced = jnp.where(sync, mixed, old)", "synced = old", "target network"),
     Mutant(
         "target aliases online",

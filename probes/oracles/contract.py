@@ -6,7 +6,7 @@ import math
 import re
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -478,11 +478,15 @@ def known_c_metrics(module: ModuleType) -> None:
     if {"return_mean", "length_mean", "env_steps"} <= counted.keys():
         close("return_mean + length_mean", counted["return_mean"] + counted["length_mean"], np.full((2, SEEDS), 9.0))
         steps = 335 * counted["length_mean"].cumsum(axis=0)
-        for name in ("return", "length"):  # candidates meet the same starts: their means are equal
-            for how, wanted_ in (("std", 0.0), ("min", counted[f"{name}_mean"]), ("max", counted[f"{name}_mean"])):
-                if f"{name}_{how}" in counted:
-                    close(f"{name}_{how} of equal episodes", counted[f"{name}_{how}"], wanted_ + np.zeros((2, SEEDS)))
         close("env_steps, to 335 rollouts of their mean length", counted["env_steps"] / steps, np.ones((2, SEEDS)))
+
+
+@oracle(CEM, "the random numbers that candidates meet", LIKENESS)
+def common_starts(module: ModuleType) -> None:
+    """All candidates meet the same starts: where that decides what they return, they return the same."""
+    counted = Trial(module, COUNT).run(2)
+    for name, x in emitted(counted, "return_std", "length_std").items():
+        close(f"{name} of episodes with the same starts", x, np.zeros((2, SEEDS)))
 
 
 def known_of_generation(old: Any, new: Any, policy: np.ndarray, got: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -578,6 +582,33 @@ def fresh_actions(module: ModuleType) -> None:
             f"at epsilon .5 actions pay {np.mean(excess):.2f} more than half greedy and half random ones: the two "
             "draws are not independent, or the parts are not halves"
         )
+
+
+# A round of three states without an end. Any other order of two rewards is worth more or less than all right ones.
+ROUND = tables(obs=np.eye(4), reward=[[10.0] * 2, [0.0] * 2, [-10.0] * 2, [0.0] * 2], next=[1, 2, 0, 0])
+
+
+@oracle(DQN, "the replay buffer: its order, where it is full and begins anew", DEFINITION)
+def replay_order(module: ModuleType) -> None:
+    """Sums of two rewards in a row are of steps that followed each other, also after the buffer has gone round."""
+    need(module, "gamma", "n_step", "buffer_size", "train_frequency", "learning_starts", "num_envs")
+    # Three updates fill the buffer; the network stays as it began, so that each target is known.
+    trial = Trial(module, ROUND, learning_rate=0.0, gamma=0.9, n_step=2, buffer_size=231)
+    reward = ROUND.reward[:3, 0]
+    for step in range(8):
+        trial.state, got, (q, *_) = trial.update(trial.state, step)
+        best = q.max(-1)[:, :3]
+        target = reward + 0.9 * np.roll(reward, -1) + 0.81 * np.roll(best, -2, axis=1)
+        metrics = emitted(got, "target_min", "target_max")
+        for name, sign in (("target_min", -1), ("target_max", 1)):
+            bound = getattr(target, name[-3:])(1)
+            off = sign * (metrics.get(name, bound) - bound)
+            if off.max() > 1e-2:
+                at = off.argmax()
+                raise AssertionError(
+                    f"{name} of 2-step returns in update {step} is {metrics[name][at]:.5g}, and steps that follow each "
+                    f"other give {bound[at]:.5g}: the buffer's order is lost where it begins anew"
+                )
 
 
 @oracle(DQN, "the target network")
@@ -738,38 +769,61 @@ def compare_steps(module: ModuleType, *asked: str) -> None:
                         )
 
 
-@oracle(DQN, "which parameters act and choose the next action (the newest), or value it (the target network's)")
+@oracle(DQN, "which parameters act: the newest")
 def newest_parameters(module: ModuleType) -> None:
-    """After a gradient step in mid-update its result acts, and chooses in double Q-learning; a sync there counts too.
+    """After a gradient step in mid-update its result acts; the first of two steps ends where a lone one does."""
+    found = mid_update(module)
+    emitted(found.metrics, "reward_mean", "value_mean")
+    close_if_emitted(found.metrics, "reward_mean", found.reward)
+    close_if_emitted(found.metrics, "value_mean", found.value)
 
-    All transitions between two gradient steps are alike, so that the first of two in one update ends where a lone one
-    does. The target network then moves half of the way to it.
+
+@oracle(DQN, "which parameters choose the next action (the newest), or value it (the target network's)", LIKENESS)
+def newest_targets(module: ModuleType) -> None:
+    """In double Q-learning the newest choose, and a sync in mid-update counts."""
+    need(module, "target", "target_network_frequency", "tau", "n_step")
+    found = mid_update(module)
+    emitted(found.metrics, "target_mean")
+    close_if_emitted(found.metrics, "target_mean", found.target)
+
+
+def close_if_emitted(metrics: dict[str, np.ndarray], name: str, wanted: np.ndarray) -> None:
+    if name in metrics:
+        close(f"{name} with a gradient step in mid-update", metrics[name], wanted, 1e-3)
+
+
+class MidUpdate(NamedTuple):
+    """What an update of two cycles on SEESAW reports, and what it should, each `[S]`."""
+
+    metrics: dict[str, np.ndarray]
+    reward: np.ndarray
+    value: np.ndarray
+    target: np.ndarray
+
+
+@functools.cache
+def mid_update(module: ModuleType) -> MidUpdate:
+    """All transitions between two gradient steps are alike, so that the first of two in one update ends where a lone
+    one does. The target network then moves half of the way to it.
     """
-    need(
-        module, "start_e", "end_e", "train_frequency", "cycles_per_update", "target", "target_network_frequency", "tau"
-    )
+    need(module, "start_e", "end_e", "train_frequency", "cycles_per_update")
     lone = Trial(module, SEESAW, 0.1, epsilon=0.0)
     trial = Trial(module, SEESAW, 0.1, epsilon=0.0, cycles=2, tau=0.5, target_network_frequency=77)
     stepped, _, (q, _, moved, _) = lone.update(lone.state, 0)
     q, moved, seeds = q[:, 0], moved[:, 0], np.arange(SEEDS)
     first, second = q.argmax(-1), moved.argmax(-1)
     _, got, _ = trial.update(trial.state, 0)
-    reward = np.asarray(SEESAW.reward)[0]
-    mean_reward = (reward[first] + reward[second]) / 2
-    emitted(got, "reward_mean", "target_mean")
-    if "reward_mean" in got:
-        close("reward_mean with a gradient step in mid-update", got["reward_mean"], mean_reward)
-    if "value_mean" in got:
-        learned = (q[seeds, first] + moved[seeds, second]) / 2
-        close("value_mean with a gradient step in mid-update", got["value_mean"], learned, 1e-3)
-    if "target_mean" in got and "n_step" in settings_in(module):
-        half = jax.tree.map(lambda x, y: (x + y) / 2, part(lone.state, "params"), part(stepped, "params"))
+    rewards = np.asarray(SEESAW.reward)[0]
+    reward = (rewards[first] + rewards[second]) / 2
+    value = (q[seeds, first] + moved[seeds, second]) / 2
+    synced = q
+    if hasattr(lone.state, "params"):
+        half = jax.tree.map(lambda x, y: (x + y) / 2, lone.state.params, stepped.params)
         agent = module.make(lone.config, Tabular(SEESAW), SEESAW)
-        synced = jax.jit(jax.vmap(lambda s: agent.value(s, jnp.asarray(SEESAW.obs[0]))))(
-            dataclasses.replace(stepped, params=half)
-        )
-        ahead = trial.config.gamma * (q[seeds, first] + np.asarray(synced)[seeds, second]) / 2
-        close("target_mean with a gradient step in mid-update", got["target_mean"], mean_reward + ahead, 1e-3)
+        of_half = jax.jit(jax.vmap(lambda s: agent.value(s, jnp.asarray(SEESAW.obs[0]))))
+        synced = np.asarray(of_half(dataclasses.replace(stepped, params=half)))
+    gamma = getattr(trial.config, "gamma", np.nan)
+    return MidUpdate(got, reward, value, reward + gamma * (q[seeds, first] + synced[seeds, second]) / 2)
 
 
 @oracle(DQN, "the schedule of exploration, or the metric `epsilon`", LIKENESS)

@@ -325,7 +325,7 @@ def collected_steps(module: ModuleType) -> None:
             close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
 
 
-@oracle(DQN, "the action that is taken", LIKENESS, **COLLECT)
+@oracle(DQN, "the action that is taken", DEFINITION, **COLLECT)
 def chosen_actions(module: ModuleType) -> None:
     """Random actions where chance says so, and else the best of the parameters that are to act."""
     found = two_cycles(module)

@@ -555,9 +555,13 @@ def normalised_batch(module: ModuleType) -> None:
     compare_batches(module, True, "action", "log_prob", "value")
 
 
-@oracle(PPO, "the scaling of rewards, in the batch that is learned from", LIKENESS, **BATCH)
+@oracle(PPO, "the scaling of rewards, in the batch that is learned from", DEFINITION, **BATCH)
 def scaled_batch(module: ModuleType) -> None:
     """As learned_targets, rewards divided by the deviation of their discounted sums."""
+    try:
+        compare_batches(module, False, "advantage", "target")
+    except AssertionError as reason:
+        raise CannotAskError("its advantages, of rewards as they are, are its own") from reason
     compare_batches(module, True, "advantage", "target")
 
 

@@ -18,8 +18,8 @@ def add_to(commands: Any) -> None:
         "probe",
         help="check an agent against environments whose answers are known",
         epilog="Exit codes: 0 RIGHT; 1 WRONG, what must hold for any right agent fails; 2 the file cannot be checked; "
-        "3 DIFFERS from rlref's own in its method, which PROBE_MEANT in the file declares as meant, or NOT ENOUGH of it "
-        "could be checked.",
+        "3 DIFFERS from rlref's own in its method, unless PROBE_MEANT in the file says that it is meant, or NOT ENOUGH "
+        "of it could be checked.",
     )
     parser.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated")

@@ -86,7 +86,8 @@ FAULTS = {ppo: [
     ("optimiser", "optax.clip_by_global_norm(config.max_grad_norm)", "optax.identity()"),
     ("stored_transitions", 'final_obs, dtype = info["final_observation"]', "final_obs, dtype = next_obs"),
     ("keys_used_once", "jax.random.split(key_env, shape)", "jax.random.split(jax.random.key(0), shape)"),
-    ("newest_parameters", "targets(task, state.target_params, unravel(params)",
+    ("newest_parameters", "collect(task, state, unravel(params)", "collect(task, state, state.params"),
+    ("newest_targets", "targets(task, state.target_params, unravel(params)",
      "targets(task, state.target_params, state.params"),
     ("given_parameters", "env.default_params if env_params is None else env_params", "env.default_params"),
 ], cem: [
@@ -129,6 +130,7 @@ TOGETHER = {ppo: [
     ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
     ("fresh_actions", "jax.random.bits(key_replay,", "jax.random.bits(jax.random.key(0),"),
     ("every_parameter_moves", "update(gradient, state.opt_state,", "update(gradient, optimizer.init(params),"),
+    ("replay_order", "cycle * shape[1] % capacity", "cycle * shape[1] % (capacity + 1)"),
     ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
     ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",
      "lambda p: loss(unravel(p), task, batch, targets(task, unravel(p), unravel(p), batch, 0.0))"),
@@ -141,6 +143,9 @@ TOGETHER = {ppo: [
      "~jnp.isfinite(jnp.zeros_like(steps.reward[:1]))"),
 ], cem: [
     ("fresh_rollouts", "jax.random.split(key_eval,", "jax.random.split(key_rollout,"),
+    ("common_starts", "obs, env_state = jax.vmap(lambda _: start)(candidates)",
+     "obs, env_state = jax.vmap(lambda k: jax.vmap(task.env.reset, (0, None))(jax.random.split(jax.random.fold_in("
+     "keys[0], k), len(keys)), task.env_params))(jnp.arange(len(candidates)))"),
     ("search_distribution", "fitted = refit(candidates, elite)",
      "fitted = refit(candidates, elite)[0], ((candidates - state.mean) ** 2).mean(axis=0, where=elite[:, None])"),
     ("known_c_metrics", "concatenate([mean[None]", "concatenate([state.mean[None]"),

@@ -108,12 +108,7 @@ def test_bugs_under_other_names_are_counted_by_themselves(results, monkeypatch):
     assert all("class MyState" in source and "class Config" in source for source in probed)
     of = sum(not mutant.equivalent for mutant in mutants.MUTANTS["cem"])
     measured = f"Under other names, in the 2 of {of} that are measured so far: "
-<<<<<<< HEAD
-    right = "the right component named first in 1 of these (100%)"
-    assert f"{measured}caught 1 of 2 (50%), {right}. Of all {of} that is 1% at" in said
-=======
     assert f"{measured}caught 1 of 2 (50%), the right component named first in 1 of these (100%). Of all" in said
->>>>>>> renamed
     assert "| CEM | lowest scores as elites | elites | selection | yes | 1 |  |  | bandit | yes | 2 |" in said
     bugs = [x._replace(apart="nobody can see it") if "its variance" in x.name else x for x in mutants.MUTANTS["cem"]]
     monkeypatch.setitem(mutants.MUTANTS, "cem", bugs)

@@ -37,6 +37,7 @@ from renamed import renamed
 
 from probes.ladder import LADDER
 from probes.oracles import ORACLES
+from probes.verdict import CAUGHT_BY
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
@@ -176,6 +177,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
                 f" Unchanged: {sum(not row['check'] for row in own)} of {len(own)} sets of 64 seeds pass every check."
             )
         lines.append(line)
+    if words := [row["word"] for row in full if row.get("word") and not row["equivalent"]]:
+        number = sum(not row["equivalent"] for row in full)
+        lines.append(
+            f"- Of the {len(words)} bugs, of {number}, that were probed since there are four verdicts, "
+            f"{words.count('WRONG')} are called WRONG and {words.count('DIFFERS')} DIFFERS."
+        )
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
     first = {row["check"] for row in full + trained + other}
@@ -197,11 +204,26 @@ def markdown(rows: list[dict[str, Any]]) -> str:
                 cells += ["", ""] if part is by_rungs else ["", "", ""]
                 continue
             missed = f"nothing, set apart: {found['apart']}" if found.get("apart") else "nothing"
-            cells += [found["check"] or missed, ("yes" if localised(found) else "no") if found["check"] else ""]
+            differs = " (DIFFERS)" if found.get("word") == "DIFFERS" else ""
+            cells += [
+                (found["check"] or missed) + differs,
+                ("yes" if localised(found) else "no") if found["check"] else "",
+            ]
             if part is not by_rungs:
                 cells.append(str(found["seconds"]))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def caught_by(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
+    """Agent -> bug -> the checks that have failed first; '' among them where the rungs alone were tried, in vain."""
+    found: dict[str, dict[str, list[str]]] = {agent: {} for agent in MUTANTS}
+    for row in rows:
+        if row["part"] != "itself" and not row["equivalent"]:
+            checks = found[row["agent"]].setdefault(row["mutant"], [])
+            if row["check"] not in checks and (row["check"] or row["part"] == "trained"):
+                checks.append(row["check"])
+    return found
 
 
 def write(rows: dict[str, dict[str, Any]]) -> None:
@@ -213,6 +235,7 @@ def write(rows: dict[str, dict[str, Any]]) -> None:
         if key in rows
     }
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+    CAUGHT_BY.write_text(json.dumps(caught_by(list(kept.values())), indent=1) + "\n")
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
 

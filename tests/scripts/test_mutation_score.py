@@ -52,6 +52,7 @@ def results(tmp_path, monkeypatch):
     readme.write_text(f"before\n{mutation_score.BEGIN}old\n{mutation_score.END}after\n")
     monkeypatch.setattr(mutation_score, "PAGE", readme)
     monkeypatch.setattr(mutation_score, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(mutation_score, "CAUGHT_BY", tmp_path / "caught_by.json")
     probed = []
 
     def probe(agent, source, folder, options):
@@ -124,6 +125,17 @@ def test_a_sample_of_the_bugs_is_caught():
     done = subprocess.run(command, capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "caught 3 of 3 (100%)" in done.stdout
+
+
+def test_what_catches_a_bug_is_kept_for_the_probes():
+    about = {"agent": "ppo", "equivalent": ""}
+    rows = [about | {"part": part, "mutant": name, "check": check}
+            for part, name, check in (("full", "a", "policy_loss"), ("trained", "a", "bandit"), ("renamed", "a", "bandit"),
+                                      ("full", "b", "categorical"), ("trained", "b", ""), ("renamed", "b", ""))]  # fmt: skip
+    found = mutation_score.caught_by(rows)
+    assert found == {"ppo": {"a": ["policy_loss", "bandit"], "b": ["categorical", ""]}, "dqn": {}, "cem": {}}
+    kept = json.loads(mutation_score.RESULTS.read_text())
+    assert mutation_score.caught_by(list(kept.values())) == json.loads(mutation_score.CAUGHT_BY.read_text())
 
 
 def test_results_are_of_this_catalogue():

@@ -129,9 +129,12 @@ def test_a_sample_of_the_bugs_is_caught():
 
 def test_what_catches_a_bug_is_kept_for_the_probes():
     about = {"agent": "ppo", "equivalent": ""}
-    rows = [about | {"part": part, "mutant": name, "check": check}
-            for part, name, check in (("full", "a", "policy_loss"), ("trained", "a", "bandit"), ("renamed", "a", "bandit"),
-                                      ("full", "b", "categorical"), ("trained", "b", ""), ("renamed", "b", ""))]  # fmt: skip
+    first = {"a": ("policy_loss", "bandit", "bandit"), "b": ("categorical", "", "")}
+    rows = [
+        about | {"part": part, "mutant": name, "check": check}
+        for name, checks in first.items()
+        for part, check in zip(("full", "trained", "renamed"), checks, strict=True)
+    ]
     found = mutation_score.caught_by(rows)
     assert found == {"ppo": {"a": ["policy_loss", "bandit"], "b": ["categorical", ""]}, "dqn": {}, "cem": {}}
     kept = json.loads(mutation_score.RESULTS.read_text())

@@ -91,6 +91,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 BISECT_SECONDS = 60.0
+LARGER_POPULATION = 521  # a prime, as the usual one
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
 
@@ -116,6 +117,8 @@ class RungResult:
     passed: np.ndarray
     """`[S]` bool"""
     seeds: range
+    slow: bool = False
+    """whether it was trained for longer, as it had not arrived after the probe's own time"""
 
     @property
     def name(self) -> str:
@@ -391,6 +394,31 @@ def train_group(module: ModuleType, kind: str, probes: Sequence[Probe], seeds: r
     ]
 
 
+def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> list[RungResult]:
+    """The same probes, trained for longer and in smaller steps: how fast an agent learns is a matter of its method."""
+    by_name, fields = {x.name: x.probe for x in late}, settings_in(module)
+    patient = []
+    for one in by_name.values():
+        own = {**SETTINGS[kind], **one.settings.get(kind, {})}
+        if kind == "cem":
+            more = {"updates": 2 * own["updates"]}
+            more |= {"population_size": LARGER_POPULATION} if "population_size" in fields else {}
+        elif kind == "ppo" and "update_epochs" not in fields:  # a gradient step or so where rlref's makes 28
+            more = {"updates": 20 * own["updates"]}
+        else:
+            more = {"updates": 5 * own["updates"], "learning_rate": own["learning_rate"] / 2}
+        settings = {**one.settings, kind: {**one.settings.get(kind, {}), **more}}
+        patient.append(dataclasses.replace(one, settings=settings))
+    groups, _ = groups_of(patient, kind, module)
+    trained = [x for group in groups for x in train_group(module, kind, group, late[0].seeds)]
+    return [dataclasses.replace(x, probe=by_name[x.name], slow=True) for x in trained]
+
+
+def is_wrong(asked: OracleResult) -> bool:
+    """Whether a truth or a definition fails."""
+    return bool(asked.fault) and asked.oracle.holds != LIKENESS
+
+
 @one_by_one.noted
 def run(
     agent: str | ModuleType,
@@ -434,7 +462,7 @@ def run(
         watch(f"asking {oracle.name}", asked, [])
         with errors_with_line(name, module.__file__, named=False, anywhere=True):
             asked.append(ask(oracle, module))
-        stopped = fail_fast and bool(asked[-1].fault) and oracle.holds != LIKENESS
+        stopped = fail_fast and is_wrong(asked[-1])
         if stopped:
             break
     probes = [] if stopped else [x for x in chosen if isinstance(x, Probe)]
@@ -442,12 +470,16 @@ def run(
     results |= {skip.probe.name: skip for skip in skipped}
     for group in groups:
         watch(f"training {', '.join(one.name for one in group)}", asked, in_order(results))
-        trained: Sequence[RungResult | Skipped]
+        trained: list[Any]  # of RungResult or Skipped
         if why := refusal(module, kind, group[0]):
             trained = [Skipped(one, why) for one in group]
         else:
             with errors_with_line(name, module.__file__, named=False, anywhere=True):
                 trained = train_group(module, kind, group, range(seed, seed + num_seeds))
+                if (late := [x for x in trained if not x.ok]) and not any(is_wrong(x) for x in asked):
+                    watch(f"training {', '.join(x.name for x in late)} for longer", asked, in_order(results))
+                    found = {x.name: x for x in given_time(module, kind, late)}
+                    trained = [found.get(x.name, x) for x in trained]
         results |= {one.probe.name: one for one in trained}
         if fail_fast and any(isinstance(one, RungResult) and not one.ok for one in trained):
             break
@@ -505,7 +537,8 @@ def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[s
             other = module_of(text, path)
             if isinstance(failure, OracleResult):
                 return ask(failure.oracle, other).fault == ""
-            return train_group(other, report.kind, [failure.probe], seeds)[0].ok
+            trained = train_group(other, report.kind, [failure.probe], seeds)
+            return trained[0].ok or (failure.slow and given_time(other, report.kind, trained)[0].ok)
         except Exception:  # half of a change may not even compile
             return False
         finally:

@@ -183,6 +183,8 @@ def right(report: Report) -> str:
     if rungs:
         count = len(rungs[0].passed)
         seeds = f", each rung on {count} of {count} seeds (a failure rate below {100 * rungs[0].bound:.1f} %, at 95 %)"
+    slow = ", ".join(r.name for r in rungs if r.slow)
+    seeds += f"; more slowly than rlref's at {slow}" if slow else ""
     meant = "".join(f"; meant: {x.oracle.name} ({x.meant})" for x in report.oracles if x.fault and x.meant)
     return f": {report.agent} answers every check right{seeds}{meant}{f'; {open_} not checked' if open_ else ''}."
 
@@ -201,6 +203,7 @@ def to_json(report: Report) -> dict[str, Any]:
             | {
                 "status": "passed" if rung.ok else "failed",
                 "passed": int(rung.passed.sum()),
+                "slow": rung.slow,
                 "seeds": len(rung.passed),
                 "failure_rate_below": rung.bound,
                 "expected": expected,

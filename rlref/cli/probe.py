@@ -105,7 +105,7 @@ def probe_table(oracles: list[Any], rungs: list[Any]) -> Any:
         if isinstance(rung, check.Skipped):
             result = f"not checked: {rung.why}"
         else:
-            counted = f"{int(rung.passed.sum())} of {len(rung.passed)}"
+            counted = f"{int(rung.passed.sum())} of {len(rung.passed)}{', given time' if rung.slow else ''}"
             result = counted if rung.ok else f"[red]{counted}[/red]"
         table.add_row(rung.probe.name, rung.probe.isolates, result)
     return table

@@ -35,6 +35,7 @@ from probes.oracles.base import (
 )
 from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
 from rlref.errors import line_of
+from rlref.runs import compiling
 
 UPDATES = 20
 
@@ -54,7 +55,8 @@ def programs(module: ModuleType) -> Any:
         return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
 
     over_seeds = jax.vmap(update, (None, None, 0, None))
-    return jax.jit(jax.vmap(init, (None, None, 0))), jax.jit(over_seeds)
+    quickly = partial(jax.jit, compiler_options=compiling.options(compiling.ONCE))  # little is computed with them
+    return quickly(jax.vmap(init, (None, None, 0))), quickly(over_seeds)
 
 
 class Trial:

@@ -92,7 +92,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 BISECT_SECONDS = 60.0
-LARGER_POPULATION = 521  # a prime, as the usual one
+LARGER_POPULATION = 1031  # a prime, as the usual one
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
 

@@ -1313,3 +1313,6 @@ CEM = [
 ]
 
 MUTANTS = {"ppo": PPO, "dqn": DQN, "cem": CEM}
+
+# Bugs of which only likeness says something, so that the verdict is DIFFERS -> the method in which the line is right.
+METHODS: dict[str, str] = {}

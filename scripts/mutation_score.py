@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mutants import COMPONENTS, MUTANTS, Mutant, plant
+from mutants import COMPONENTS, METHODS, MUTANTS, Mutant, plant
 from renamed import renamed
 
 from probes.ladder import LADDER
@@ -181,8 +181,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         number = sum(not row["equivalent"] for row in full)
         lines.append(
             f"- Of the {len(words)} bugs, of {number}, that were probed since there are four verdicts, "
-            f"{words.count('WRONG')} are called WRONG and {words.count('DIFFERS')} DIFFERS."
+            f"{words.count('WRONG')} are called WRONG and {words.count('DIFFERS')} DIFFERS: that line would be "
+            "right in another method."
         )
+    differ = [row for row in full if row.get("word") == "DIFFERS" and not row["equivalent"]]
+    lines += [f"  - {row['agent'].upper()}, {row['mutant']}: right in {METHODS.get(row['mutant'])}." for row in differ]
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
     first = {row["check"] for row in full + trained + other}

@@ -145,3 +145,9 @@ def test_results_are_of_this_catalogue():
     rows = json.loads(mutation_score.RESULTS.read_text())
     wanted = mutation_score.catalogue("full")
     assert rows.keys() >= wanted.keys()
+
+
+def test_a_bug_that_only_differs_has_a_method_in_which_it_would_be_right():
+    rows = json.loads(mutation_score.RESULTS.read_text()).values()
+    differ = {row["mutant"] for row in rows if row["part"] == "full" and row.get("word") == "DIFFERS"}
+    assert differ <= mutants.METHODS.keys() <= {x.name for bugs in mutants.MUTANTS.values() for x in bugs}

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probes.environments import Tables, Tabular, tables
+from probes.environments import Tables, Tabular, Targets, tables
 from probes.oracles.base import (
     COIN,
     COUNT,
@@ -45,6 +45,20 @@ FOUR_STATES = Tabular(COUNT)
 
 
 @functools.cache
+def quickly() -> dict[str, Any] | None:
+    """Compiler options for programs with which little is computed: their compilation takes most of the time."""
+    options = compiling.options(compiling.ONCE)
+    if options is None:
+        return None
+    quicker = options | {"xla_cpu_use_fusion_emitters": False}  # a third of the time
+    try:
+        jax.jit(lambda: 0, compiler_options=quicker)()
+    except jax.errors.JaxRuntimeError:  # an XLA without this option
+        return options
+    return quicker
+
+
+@functools.cache
 def programs(module: ModuleType, env: Any) -> Any:
     """(config, tables, keys) -> states, and (config, tables, states, step) -> states, metrics, values, policies."""
 
@@ -58,27 +72,28 @@ def programs(module: ModuleType, env: Any) -> Any:
         return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
 
     over_seeds = jax.vmap(update, (None, None, 0, None))
-    quickly = partial(jax.jit, compiler_options=compiling.options(compiling.ONCE))  # little is computed with them
-    return quickly(jax.vmap(init, (None, None, 0))), quickly(over_seeds)
+    compiled = partial(jax.jit, compiler_options=quickly())
+    return compiled(jax.vmap(init, (None, None, 0))), compiled(over_seeds)
 
 
 class Trial:
     """A few updates of an agent on a small task, `S` seeds side by side; a setting its Config lacks stays unset.
 
-    `env` gives the shapes, `params` what is in them.
+    `env` gives the shapes, `params` what is in them; `state` is where to begin, of a trial on the same environments.
     Raises CannotAskError if its `make` refuses the settings.
     """
 
     def __init__(
         self,
         module: ModuleType,
-        params: Tables,
+        params: Tables | Targets,
         learning_rate: float = 1e-2,
         epsilon: float = 0.5,
         end_e: float | None = None,
         tau: float = 1.0,
         cycles: int = 1,
         env: Any = FOUR_STATES,
+        state: Any = None,
         **settings: Any,
     ):
         fields = settings_in(module)
@@ -132,7 +147,7 @@ class Trial:
         self.why = f"one update of it takes {steps} steps, whatever is set" if own else ""
         init, self.program = programs(module, env)
         self.params = params
-        self.state = init(self.config, params, jax.vmap(jax.random.key)(jnp.arange(SEEDS)))
+        self.state = init(self.config, params, jax.vmap(jax.random.key)(jnp.arange(SEEDS))) if state is None else state
 
     def update(self, state: Any, step: int) -> tuple[Any, dict[str, np.ndarray], list[np.ndarray]]:
         """The new state, metrics `[S]`, and [value, policy before, value, policy after] `[S, n, ...]`.

@@ -1,4 +1,4 @@
-"""Oracles over PPO's contract that predict a whole update: what it must report, and where each parameter must end.
+"""Oracles over PPO's contract that predict a whole update: where each parameter must end, and what it must report.
 
 On tables whose rewards tell which actions were taken, everything that an update does follows from `policy` and `value`
 before it. Parameters need no names: they are the numbers of the state that the loss depends on.
@@ -28,79 +28,13 @@ from probes.oracles.base import (
     oracle,
     settings_in,
 )
-from probes.oracles.contract import Trial, without_learning
+from probes.oracles.contract import Trial, quickly, without_learning
 from rlref.contract import PPO
-from rlref.runs import compiling
-
-quickly = partial(jax.jit, compiler_options=compiling.options(compiling.ONCE))  # little is computed with them
+from rlref.errors import in_a_line
 
 
-# What an update reports.
-
-
-# One state, a step long, whose actions pay more and less than the values at the start.
-ONE = tables(obs=np.array([[0.5, -0.3, 0.8, 0.1]] * 4), reward=[[3.0, -3.0]] * 4, next=[0] * 4, terminated=True)
-
-
-class Alone(NamedTuple):
-    """Updates on one step of one environment, so that no order and no choice of samples matters."""
-
-    action: np.ndarray
-    """[S] that was taken"""
-    twice: tuple[Any, dict[str, np.ndarray], list[np.ndarray]]
-    """new state, metrics and answers after two gradient steps"""
-    stopped: tuple[Any, dict[str, np.ndarray], list[np.ndarray]]
-    """after the two of three that target_kl allows"""
-    thrice: tuple[Any, dict[str, np.ndarray], list[np.ndarray]]
-    """after three"""
-
-
-@functools.cache
-def alone(module: ModuleType) -> Alone:
-    """Updates of two and of three epochs from the same states."""
-    need(module, "num_envs", "num_steps", "num_minibatches", "update_epochs", "norm_adv", "target_kl", "clip_coef")
-    one: dict[str, Any] = {"num_envs": 1, "num_steps": 1, "num_minibatches": 1, "norm_adv": False, "clip_coef": 0.1}
-    two, three = (Trial(module, ONE, 0.05, update_epochs=epochs, target_kl=1e9, **one) for epochs in (2, 3))
-    short = Trial(module, ONE, 0.05, update_epochs=3, target_kl=1e-6, **one)
-    twice, stopped, thrice = (trial.update(two.state, 0) for trial in (two, short, three))
-    action = (emitted(twice[1], "reward_mean")["reward_mean"] < 0).astype(int)
-    return Alone(action, twice, stopped, thrice)
-
-
-@oracle(PPO, "target_kl: when it stops the epochs, and what goes on after that", DEFINITION)
-def stopped_epochs(module: ModuleType) -> None:
-    """Past target_kl three epochs are as two, to the last number of the state; below it they are not."""
-    found = alone(module)
-    if not np.abs(found.thrice[2][2] - found.twice[2][2]).max() > 1e-4:
-        raise AssertionError("far below target_kl the third epoch is left out")
-    for x, y in zip(*(floats_of(state)[0] for state, *_ in (found.stopped, found.twice)), strict=True):
-        close("a number of the state after an epoch that target_kl left out", x, y, 1e-5)
-
-
-@oracle(PPO, "metrics: the mean over gradient steps", DEFINITION)
-def metrics_of_steps(module: ModuleType) -> None:
-    """Past target_kl three epochs report what two do."""
-    found = alone(module)
-    names = ("gradient_steps", "approx_kl", "clip_fraction", "policy_loss", "value_loss", "loss", "grad_norm")
-    for name, x in emitted(found.stopped[1], *names).items():
-        close(f"{name} beside an epoch that target_kl left out", x, found.twice[1].get(name, x), 1e-4)
-
-
-@oracle(PPO, "a metric of the ratio", DEFINITION)
-def metrics_of_ratios(module: ModuleType) -> None:
-    """What the third of three gradient steps adds to their mean is that of the policy after two."""
-    found, seeds = alone(module), np.arange(SEEDS)
-    before, after = (found.twice[2][i][seeds, 0, found.action].astype(np.float64) for i in (1, 3))
-    ratio, wanted = after / before, {}
-    wanted["approx_kl"] = ratio - 1 - np.log(ratio)
-    wanted["clip_fraction"] = (np.abs(ratio - 1) > 0.1).astype(float)
-    near = np.abs(np.abs(ratio - 1) - 0.1) < 1e-4  # on which side of the bound rounding decides
-    for name, x in emitted(found.thrice[1], *wanted).items():
-        third = 3 * np.float64(x) - 2 * found.twice[1][name]
-        close(f"{name} of the third gradient step", third[~near], wanted[name][~near], 1e-3)
-
-
-# Where an update leads.
+def compiled(f: Any) -> Any:
+    return jax.jit(f, compiler_options=quickly())
 
 
 # Seven steps of one environment. States 7 and 8 are seen as what an ending step led to, and nowhere else. A reward's
@@ -161,7 +95,10 @@ def exact_trial(module: ModuleType, params: Tables, env: Any, **settings: Any) -
     """A trial whose updates are one minibatch each. Raises CannotAskError where that cannot be set."""
     need(module, *EXACT, "num_envs", "num_steps", "learning_rate")
     shape = {"num_envs": 2, "num_steps": 4} if env is ON_ROUNDS else {"num_envs": 1, "num_steps": 7}
-    return Trial(module, params, env=env, **(EXACT | shape | {"learning_rate": 0.02} | settings))
+    trial = Trial(module, params, env=env, **(EXACT | shape | {"learning_rate": 0.02} | settings))
+    if trial.why:
+        raise CannotAskError(trial.why)
+    return trial
 
 
 def advantages(params: Tables, state: np.ndarray, action: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -236,7 +173,18 @@ def gradients(module: ModuleType, env: Any) -> Any:
 
         return tuple(jax.grad(f)(floats) for f in (loss, weighted_sum(values), weighted_sum(log_policies)))
 
-    return quickly(jax.vmap(of_seed, (None, None, 0, 0, 0)))
+    return compiled(jax.vmap(of_seed, (None, None, 0, 0, 0)))
+
+
+def differentiated(module: ModuleType, env: Any, trial: Trial, floats: list[Any], batch: Samples) -> Any:
+    """The `gradients` at a trial's state with these floats. Raises CannotAskError where there are none."""
+    try:
+        found = gradients(module, env)(trial.config, trial.params, trial.state, floats, batch)
+    except (NotImplementedError, TypeError, ValueError) as error:  # such as of a call out of jax
+        raise CannotAskError(f"its value and policy have no gradient: {in_a_line(error)}") from error
+    if not any(np.asarray(x).any() for x in jax.tree.leaves(found)):
+        raise CannotAskError("neither its value nor its policy depends on the numbers of its state")
+    return found
 
 
 def rows(leaves: list[Any]) -> np.ndarray:
@@ -262,7 +210,7 @@ def ends(module: ModuleType, trial: Trial, env: Any, samples: Samples, new: Any)
     for k in range(1, config.update_epochs + 1):
         parts = zip(np.split(at, splits, axis=1), floats, strict=True)
         here = [x.reshape(y.shape).astype(np.float32) for x, y in parts]
-        gradient = rows(gradients(module, env)(config, trial.params, trial.state, here, batch)[0])
+        gradient = rows(differentiated(module, env, trial, here, batch)[0])
         moves |= gradient != 0
         norm = np.linalg.norm(gradient, axis=1, keepdims=True)
         gradient *= np.minimum(1, config.max_grad_norm / np.maximum(norm, 1e-30))
@@ -305,7 +253,8 @@ def whole_batches(module: ModuleType) -> None:
 
 
 # As LINE, with rewards that do not depend on what is done.
-CERTAIN = dataclasses.replace(LINE, reward=np.tile(np.float32([[1], [-2], [3], [0.5], [-1], [2], [1], [0], [0]]), 3))
+PAYS = np.array([1, -2, 3, 0.5, -1, 2, 1, 0, 0], np.float32)
+CERTAIN = dataclasses.replace(LINE, reward=np.tile(PAYS[:, None], 3))
 
 
 def start_alike(trial: Trial) -> None:
@@ -321,8 +270,8 @@ def acting(module: ModuleType, trial: Trial, env: Any) -> tuple[np.ndarray, np.n
     states = np.tile(np.arange(trial.config.num_steps * trial.config.num_envs), (SEEDS, 1))
     zeros = np.zeros(states.shape, np.float32)
     batch = Samples(states, np.zeros_like(states), zeros, zeros, zeros, zeros)
-    _, of_value, of_policy = gradients(module, env)(trial.config, trial.params, trial.state, floats, batch)
-    return (rows(of_value) != 0).any(0), (rows(of_policy) != 0).any(0)
+    of_value, of_policy = ((rows(x) != 0).any(0) for x in differentiated(module, env, trial, floats, batch)[1:])
+    return of_value, of_policy
 
 
 @oracle(PPO, "the policy's loss: ratio, clip, sign, mean or normalised advantages; or the optimiser", LIKENESS)
@@ -370,10 +319,12 @@ def exact_batch(module: ModuleType) -> None:
 def fresh_orders(module: ModuleType) -> None:
     """Two samples can be learned from twice in four orders, and lead to four ends."""
     need(module, "num_minibatches", "update_epochs")
-    trial = exact_trial(module, CERTAIN, ON_LINE, num_steps=2, num_minibatches=2, update_epochs=2, vf_coef=0.6)
+    begun = exact_trial(module, LINE, ON_LINE)
+    pairs = {"num_steps": 2, "num_minibatches": 2, "update_epochs": 2}
+    trial = exact_trial(module, CERTAIN, ON_LINE, state=begun.state, vf_coef=0.6, **pairs)
     start_alike(trial)
     new, _, _ = trial.update(trial.state, 0)
-    learned = rows(floats_of(new)[0])[:, acting(module, trial, ON_LINE)[0]] / trial.config.learning_rate
+    learned = rows(floats_of(new)[0])[:, acting(module, begun, ON_LINE)[0]] / trial.config.learning_rate
     found: list[np.ndarray] = []
     for x in learned:
         if all(np.abs(x - y).max() > ROUNDING for y in found):
@@ -404,13 +355,78 @@ def sampled_odds(module: ModuleType) -> None:
             )
 
 
+# What an update reports.
+
+
+# One state, a step long, whose actions pay more and less than the values at the start.
+ONE = tables(obs=np.array([[0.5, -0.3, 0.8, 0.1]] * 4), reward=[[3.0, -3.0]] * 4, next=[0] * 4, terminated=True)
+
+
+class Alone(NamedTuple):
+    """Updates on one step of one environment, so that no order and no choice of samples matters."""
+
+    action: np.ndarray
+    """[S] that was taken"""
+    twice: tuple[Any, dict[str, np.ndarray], list[np.ndarray]]
+    """new state, metrics and answers after two gradient steps"""
+    stopped: tuple[Any, dict[str, np.ndarray], list[np.ndarray]]
+    """after the two of three that target_kl allows"""
+    thrice: tuple[Any, dict[str, np.ndarray], list[np.ndarray]]
+    """after three"""
+
+
+@functools.cache
+def alone(module: ModuleType) -> Alone:
+    """Updates of two and of three epochs from the same states."""
+    need(module, "num_envs", "num_steps", "num_minibatches", "update_epochs", "norm_adv", "target_kl", "clip_coef")
+    one: dict[str, Any] = {"num_envs": 1, "num_steps": 1, "num_minibatches": 1, "norm_adv": False, "clip_coef": 0.1}
+    two = Trial(module, ONE, 0.05, update_epochs=2, target_kl=1e9, **one)
+    three, short = (Trial(module, ONE, 0.05, state=two.state, update_epochs=3, target_kl=x, **one) for x in (1e9, 1e-6))
+    twice, stopped, thrice = (trial.update(two.state, 0) for trial in (two, short, three))
+    action = (emitted(twice[1], "reward_mean")["reward_mean"] < 0).astype(int)
+    return Alone(action, twice, stopped, thrice)
+
+
+@oracle(PPO, "target_kl: when it stops the epochs, and what goes on after that", DEFINITION)
+def stopped_epochs(module: ModuleType) -> None:
+    """Past target_kl three epochs are as two, to the last number of the state; below it they are not."""
+    found = alone(module)
+    if not np.abs(found.thrice[2][2] - found.twice[2][2]).max() > 1e-4:
+        raise AssertionError("far below target_kl the third epoch is left out")
+    for x, y in zip(*(floats_of(state)[0] for state, *_ in (found.stopped, found.twice)), strict=True):
+        close("a number of the state after an epoch that target_kl left out", x, y, 1e-5)
+
+
+@oracle(PPO, "metrics: the mean over gradient steps", DEFINITION)
+def metrics_of_steps(module: ModuleType) -> None:
+    """Past target_kl three epochs report what two do."""
+    found = alone(module)
+    names = ("gradient_steps", "approx_kl", "clip_fraction", "policy_loss", "value_loss", "loss", "grad_norm")
+    for name, x in emitted(found.stopped[1], *names).items():
+        close(f"{name} beside an epoch that target_kl left out", x, found.twice[1].get(name, x), 1e-4)
+
+
+@oracle(PPO, "a metric of the ratio", DEFINITION)
+def metrics_of_ratios(module: ModuleType) -> None:
+    """What the third of three gradient steps adds to their mean is that of the policy after two."""
+    found, seeds = alone(module), np.arange(SEEDS)
+    before, after = (found.twice[2][i][seeds, 0, found.action].astype(np.float64) for i in (1, 3))
+    ratio, wanted = after / before, {}
+    wanted["approx_kl"] = ratio - 1 - np.log(ratio)
+    wanted["clip_fraction"] = (np.abs(ratio - 1) > 0.1).astype(float)
+    near = np.abs(np.abs(ratio - 1) - 0.1) < 1e-4  # on which side of the bound rounding decides
+    for name, x in emitted(found.thrice[1], *wanted).items():
+        third = 3 * np.float64(x) - 2 * found.twice[1][name]
+        close(f"{name} of the third gradient step", third[~near], wanted[name][~near], 1e-3)
+
+
 # Actions in a Box.
 
 
 class Fenced(Target):
     """Five dimensions with bounds of their own on both sides of 0; 100 less for each that is outside of them."""
 
-    low, high = np.float32([-1.0, -2.0, -0.5, -3.0, -1.0]), np.float32([2.0, 0.7, 1.0, 1.5, 3.0])
+    low, high = np.array([-1.0, -2.0, -0.5, -3.0, -1.0], np.float32), np.array([2.0, 0.7, 1.0, 1.5, 3.0], np.float32)
 
     def action_space(self, params: Targets | None = None) -> spaces.Box:
         return spaces.Box(self.low, self.high, (5,), jnp.float32)
@@ -424,7 +440,9 @@ class Fenced(Target):
 def slopes(slope: float, peak: float) -> Targets:
     """What pays so much for each dimension of an action, and so much for any."""
     zeros = np.zeros((1, 5), np.float32)
-    return Targets(np.float32([[0.3, -0.2, 0.5]]), zeros, zeros + np.float32(slope), np.float32(0), np.float32(peak))
+    return Targets(
+        np.array([[0.3, -0.2, 0.5]], np.float32), zeros, zeros + np.float32(slope), np.float32(0), np.float32(peak)
+    )
 
 
 FENCED = Fenced(slopes(1.0, 0.0))
@@ -532,16 +550,16 @@ OF_NUMBERS = tables(obs=MASK.astype(np.float32), reward=[[0.0, 0.0]] * 4, next=[
 def images_of_bytes(module: ModuleType) -> None:
     """Bytes of 0 and 255 are as numbers of 0 and 1."""
     need(module, "conv_layers")
-    said = [
-        values_at(Trial(module, params, env=Tabular(params), conv_layers=((4, 3, 1),)), params.obs)
-        for params in (OF_BYTES, OF_NUMBERS)
-    ]
-    close("the value of an image of bytes, beside that of the same in numbers", *said, 1e-3)
+    numbers = Trial(module, OF_NUMBERS, env=Tabular(OF_NUMBERS), conv_layers=((4, 3, 1),))
+    of_bytes = Trial(module, OF_BYTES, env=Tabular(OF_BYTES), state=numbers.state, conv_layers=((4, 3, 1),))
+    got, wanted = (values_at(trial) for trial in (of_bytes, numbers))
+    close("the value of an image of bytes, beside that of the same in numbers", got, wanted, 1e-3)
 
 
-def values_at(trial: Trial, obs: np.ndarray) -> np.ndarray:
-    """Values `[S, n]` of observations `[n, ...]` at the trial's state."""
-    return np.asarray(quickly(jax.vmap(lambda s: jax.vmap(partial(trial.agent.value, s))(obs)))(trial.state))
+def values_at(trial: Trial) -> np.ndarray:
+    """Values `[S, n]` of the observations of a trial's table, at its state."""
+    obs = trial.params.obs
+    return np.asarray(compiled(jax.vmap(lambda s: jax.vmap(partial(trial.agent.value, s))(obs)))(trial.state))
 
 
 # States that are passed once, but for the last: what is seen later differs from what is seen first.
@@ -577,7 +595,7 @@ def normalised_updates(module: ModuleType) -> list[Normalised]:
         total = 0.9 * total + float(DRIFT.reward[state, 0])
         totals.append(total)
         total = 0.0 if DRIFT.terminated[state, 0] else total
-    says = quickly(jax.vmap(lambda s, obs: jax.vmap(partial(plain.agent.value, s))(obs), (0, None)))
+    says = compiled(jax.vmap(lambda s, obs: jax.vmap(partial(plain.agent.value, s))(obs), (0, None)))
     for step in range(3):
         trial.state, metrics, answers = trial.update(trial.state, step)
         seen = DRIFT.obs[PASSED[: 11 * (step + 1) + 1]].astype(np.float64)

@@ -44,7 +44,8 @@ COMPONENTS = {
         "clipping of actions": "clipped_actions boxed_transitions fenced_actions drawn_actions boundary",
         "entropy bonus": "entropy_bonus exact_entropy soft_bandit_1 soft_bandit_2",
         "evaluation": "statistics_seen boxed_transitions reported_spread value_units offset_obs will_to_live",
-        "gradient steps": "gradient_steps early_stop stopped_epochs whole_batches exact_clip every_parameter_moves",
+        "gradient steps": "gradient_steps early_stop first_ratio whole_batches exact_clip stopped_epochs "
+        "every_parameter_moves",
         "learning rate": "schedule learned_targets",
         "metrics": "known_metrics known_rollout known_targets known_losses metrics_of_ratios metrics_of_steps "
         "episode_metrics early_stop gradient_steps means_of_steps explained_variance "

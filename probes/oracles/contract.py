@@ -432,7 +432,7 @@ def known_metrics(module: ModuleType) -> None:
         close("kl, to what it should be", (got["kl"] / wanted["kl"])[large], np.ones(large.sum()), 0.03)
 
 
-@oracle(PPO, "the stored log-probability")
+@oracle(PPO, "the stored log-probability, or what a minibatch has beside it")
 def first_ratio(module: ModuleType) -> None:
     """Before its first gradient step the policy is the one that acted: every ratio is 1."""
     error = emitted(Trial(module, COUNT).run(3), "first_ratio_error")["first_ratio_error"]

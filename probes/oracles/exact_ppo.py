@@ -380,9 +380,14 @@ def alone(module: ModuleType) -> Alone:
     """Updates of two and of three epochs from the same states."""
     need(module, "num_envs", "num_steps", "num_minibatches", "update_epochs", "norm_adv", "target_kl", "clip_coef")
     one: dict[str, Any] = {"num_envs": 1, "num_steps": 1, "num_minibatches": 1, "norm_adv": False, "clip_coef": 0.1}
-    two = Trial(module, ONE, 0.05, update_epochs=2, target_kl=1e9, **one)
-    three, short = (Trial(module, ONE, 0.05, state=two.state, update_epochs=3, target_kl=x, **one) for x in (1e9, 1e-6))
-    twice, stopped, thrice = (trial.update(two.state, 0) for trial in (two, short, three))
+    try:
+        two = Trial(module, ONE, 0.05, update_epochs=2, target_kl=1e9, **one)
+        three, short = (
+            Trial(module, ONE, 0.05, state=two.state, update_epochs=3, target_kl=x, **one) for x in (1e9, 1e-6)
+        )
+        twice, stopped, thrice = (trial.update(trial.state, 0) for trial in (two, short, three))
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise CannotAskError(f"it does not run on a rollout of one step: {in_a_line(error)}") from error
     action = (emitted(twice[1], "reward_mean")["reward_mean"] < 0).astype(int)
     return Alone(action, twice, stopped, thrice)
 

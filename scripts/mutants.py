@@ -51,8 +51,8 @@ COMPONENTS = {
         "episode_metrics early_stop gradient_steps means_of_steps explained_variance "
         "summaries dormant_units noise_scale nonfinite_shows",
         "minibatches": "each_sample_once gradient_steps whole_batches fresh_orders learned_targets table",
-        "network": "observations_apart convolved_images probabilities curved_value images_of_bytes exclusive_or "
-        "pixels shown_features every_parameter_moves",
+        "network": "observations_apart convolved_images probabilities curved_value images_of_bytes every_pixel "
+        "exclusive_or pixels shown_features every_parameter_moves",
         "observation normalisation": "normalised running_moments normalised_batch statistics_seen seen_observations "
         "offset_obs",
         "policy loss": "policy_loss gradient_steps moving_ratio exact_policy bandit context_bandit",

@@ -83,6 +83,7 @@ FAULTS = {ppo: [
     ("joint_log_prob", "return jnp.sum(-0.5 * z**2", "return jnp.mean(-0.5 * z**2"),
     ("drawn_actions", "action = policy.sample(noise)", "action = env_action(task, policy.sample(noise))"),
     ("images_of_bytes", "(255 if obs.dtype == jnp.uint8 else 1)", "1"),
+    ("every_pixel", "row[:, :, c : c + stride * width : stride]", "row[:, :, 0 : stride * width : stride]"),
     ("scaled_rewards", "state.return_moments.merge(Moments.of(totals.reshape(-1)))", "Moments.of(totals.reshape(-1))"),
     ("seen_observations", "+ delta**2 * share * (1 - share)", ""),
     ("value_units", "else value[0] * reward_scale(state.return_moments)", "else value[0]"),

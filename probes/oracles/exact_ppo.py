@@ -7,6 +7,7 @@ before it. Parameters need no names: they are the numbers of the state that the 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -219,10 +220,10 @@ def ends(module: ModuleType, trial: Trial, env: Any, samples: Samples, new: Any)
     return np.abs(rows(floats_of(new)[0]) - at) / config.learning_rate * moves
 
 
-def update_on_line(module: ModuleType, **settings: Any) -> np.ndarray:
-    """How far from where it should lead one update on LINE ends with these settings."""
+def update_on_line(module: ModuleType, middle: bool = False, **settings: Any) -> np.ndarray:
+    """How far from where it should lead the first update on LINE ends; as of the middle of a training if so asked."""
     trial = exact_trial(module, LINE, ON_LINE, **settings)
-    new, metrics, answers = trial.update(trial.state, 0)
+    new, metrics, answers = trial.update(trial.state, trial.num_updates // 2 if middle else 0)
     return ends(module, trial, ON_LINE, on_line(metrics, answers), new)
 
 
@@ -280,27 +281,43 @@ def exact_policy(module: ModuleType) -> None:
     as_predicted(update_on_line(module))
 
 
-@oracle(PPO, "the value's loss, its clip or its weight", LIKENESS)
+@oracle(PPO, "the value's loss, its clip or its weight; or the optimiser", LIKENESS)
 def exact_value(module: ModuleType) -> None:
-    """With the value's loss beside it they do, too."""
-    as_predicted(update_on_line(module, vf_coef=0.6))
+    """Three gradient steps on the value's loss do, too."""
+    trial = exact_trial(module, LINE, ON_LINE)
+    of_value, of_policy = acting(module, trial, ON_LINE)
+    if (of_value & of_policy).any():  # then what the policy's loss does is in it
+        predicted_by(module, exact_policy)
+    as_predicted(update_on_line(module, vf_coef=0.6)[:, of_value])
 
 
 @oracle(PPO, "the entropy bonus", LIKENESS)
 def exact_entropy(module: ModuleType) -> None:
-    """With an entropy bonus they do, too."""
-    as_predicted(update_on_line(module, ent_coef=2.0))
+    """In the middle of a training, those on the policy's loss less the entropy bonus do, too."""
+    predicted_by(module, exact_policy)
+    as_predicted(update_on_line(module, middle=True, ent_coef=2.0))
 
 
-@oracle(PPO, "the gradient steps: the clip of the gradient's norm, or the optimiser", LIKENESS)
+@oracle(PPO, "the gradient steps: the clip of the gradient's norm", DEFINITION)
 def exact_clip(module: ModuleType) -> None:
     """With a norm of the gradient far above what is allowed they do, too."""
+    predicted_by(module, exact_policy, exact_value)
     as_predicted(update_on_line(module, vf_coef=0.6, max_grad_norm=0.05))
 
 
-@oracle(PPO, "the batch that is learned from: time and environments are mixed up", LIKENESS)
+def predicted_by(module: ModuleType, *others: Callable[[ModuleType], None]) -> None:
+    """Raise CannotAskError where one of these oracles fails: what comes on top of its loss cannot be predicted."""
+    for other in others:
+        try:
+            other(module)
+        except AssertionError as error:
+            raise CannotAskError(f"{other.__name__} fails: its loss or its optimiser is another") from error
+
+
+@oracle(PPO, "the batch that is learned from: time and environments are mixed up")
 def exact_batch(module: ModuleType) -> None:
-    """What two environments in different states learn leads where it does by each one's own steps."""
+    """What is learned of two environments in different states leads where it does by each one's own steps."""
+    predicted_by(module, exact_policy, exact_value)
     trial = exact_trial(module, ROUNDS, ON_ROUNDS, vf_coef=0.6)
     new, metrics, answers = trial.update(trial.state, 0)
     total = np.rint(np.float64(emitted(metrics, "reward_mean")["reward_mean"]) * 8 * 2**16).astype(int)
@@ -627,6 +644,14 @@ def normalised_updates(module: ModuleType) -> list[Normalised]:
     return found
 
 
+@oracle(PPO, "the normalisation of observations: its running mean and variance", DEFINITION)
+def seen_observations(module: ModuleType) -> None:
+    """Values are those of observations less the mean of all seen so far, divided by their standard deviation."""
+    for step, found in enumerate(normalised_updates(module)):
+        value, plain = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (found.value, found.plain))
+        close(f"the values of four states, to their norm, after update {step}", value, plain, 5e-3)
+
+
 @oracle(PPO, "the scaling of rewards", DEFINITION)
 def scaled_rewards(module: ModuleType) -> None:
     """They are divided by the standard deviation of their discounted sums so far, and are not shifted."""
@@ -635,14 +660,6 @@ def scaled_rewards(module: ModuleType) -> None:
         wanted = {f"reward_{how}": getattr(reward, how)() for how in ("mean", "std", "min", "max")}
         for name, x in emitted(found.metrics, *wanted).items():
             close(f"{name} of scaled rewards in update {step}", x, np.full(SEEDS, wanted[name]), 1e-3)
-
-
-@oracle(PPO, "the normalisation of observations: its running mean and variance", DEFINITION)
-def seen_observations(module: ModuleType) -> None:
-    """Values are those of observations less the mean of all seen so far, divided by their standard deviation."""
-    for step, found in enumerate(normalised_updates(module)):
-        value, plain = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (found.value, found.plain))
-        close(f"the values of four states, to their norm, after update {step}", value, plain, 5e-3)
 
 
 @oracle(PPO, "`value` of the Agent: its units where rewards are scaled")

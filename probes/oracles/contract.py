@@ -324,14 +324,14 @@ def known_entropy(module: ModuleType) -> None:
     compare_rollouts(module, "entropy")
 
 
-@oracle(PPO, "advantages: discounting, lambda, endings, or the values of what steps led to", LIKENESS)
+@oracle(PPO, "advantages: discounting, lambda, endings, or the values of what steps led to", DEFINITION)
 def known_advantages(module: ModuleType) -> None:
     """Where each step is known beforehand, advantages follow from the values before the update."""
     need(module, *KNOWN, "num_envs", "num_steps")
     compare_rollouts(module, "advantage")
 
 
-@oracle(PPO, "targets, or what is said of them beside the values", LIKENESS)
+@oracle(PPO, "targets, or what is said of them beside the values", DEFINITION)
 def known_targets(module: ModuleType) -> None:
     """Where each step is known beforehand, what values are fitted to follows from the values before the update."""
     need(module, *KNOWN, "num_envs", "num_steps")

@@ -193,8 +193,9 @@ def rows(leaves: list[Any]) -> np.ndarray:
     return np.concatenate([np.asarray(x, np.float64).reshape(SEEDS, -1) for x in leaves], axis=1)
 
 
-ROUNDING = 0.02
-"""of a learning rate: what is right ends within 1e-3 of it, a fault is off by a tenth of it or more"""
+ROUNDING, FAULT = 0.005, 0.1
+"""of a learning rate: what is right ends within 1e-4 of it, another optimiser or loss may be off by .01, a fault is off
+by .5 or more"""
 
 
 def ends(module: ModuleType, trial: Trial, env: Any, samples: Samples, new: Any) -> np.ndarray:
@@ -227,9 +228,9 @@ def update_on_line(module: ModuleType, middle: bool = False, **settings: Any) ->
     return ends(module, trial, ON_LINE, on_line(metrics, answers), new)
 
 
-def as_predicted(off: np.ndarray) -> None:
+def as_predicted(off: np.ndarray, tolerance: float = ROUNDING) -> None:
     """Raise AssertionError unless nothing is left of the prediction but rounding."""
-    if not off.max() < ROUNDING:
+    if not off.max() < tolerance:
         raise AssertionError(
             f"after three gradient steps a parameter is {off.max():.2g} learning rates away from where they should lead"
         )
@@ -302,7 +303,7 @@ def exact_entropy(module: ModuleType) -> None:
 def exact_clip(module: ModuleType) -> None:
     """With a norm of the gradient far above what is allowed they do, too."""
     predicted_by(module, exact_policy, exact_value)
-    as_predicted(update_on_line(module, vf_coef=0.6, max_grad_norm=0.05))
+    as_predicted(update_on_line(module, vf_coef=0.6, max_grad_norm=0.05), FAULT)
 
 
 def predicted_by(module: ModuleType, *others: Callable[[ModuleType], None]) -> None:
@@ -329,7 +330,7 @@ def exact_batch(module: ModuleType) -> None:
     value = np.asarray(answers[0], np.float64)
     halves = [advantages(ROUNDS, state[:, i], action[:, i], value) for i in (slice(4), slice(4, 8))]
     samples = samples_of(ROUNDS, state, action, np.concatenate(halves, axis=1), answers)
-    as_predicted(ends(module, trial, ON_ROUNDS, samples, new)[apart])
+    as_predicted(ends(module, trial, ON_ROUNDS, samples, new)[apart], FAULT)
 
 
 @oracle(PPO, "the shuffling into minibatches: all epochs go through them in the same order")
@@ -346,7 +347,7 @@ def fresh_orders(module: ModuleType) -> None:
     for x in learned:
         if all(np.abs(x - y).max() > ROUNDING for y in found):
             found.append(x)
-    if len(found) < 4:  # one of four is met by none of 64 seeds but once in ten million
+    if len(found) < 3:  # in the same order again, it is two; of the four some may be too near to each other to count
         raise AssertionError(f"{SEEDS} seeds that shuffle two samples twice end in {len(found)} ways, not 4")
 
 

@@ -36,25 +36,31 @@ def plant(name: str, source: str, edits: Iterable[tuple[str, str]]) -> str:
 # Agent -> component -> the checks that isolate it: those that its bugs should fail first.
 COMPONENTS = {
     "ppo": {
-        "action distribution": "categorical gaussian continuous_target",
-        "advantages": "advantages discount reset_leak reset_temptation delayed_credit truncation_pair truncation_loop",
-        "batch": "learned_batch learned_targets env_axis",
-        "clipping of actions": "clipped_actions boxed_transitions boundary",
-        "entropy bonus": "entropy_bonus soft_bandit_1 soft_bandit_2",
-        "evaluation": "statistics_seen boxed_transitions offset_obs will_to_live",
-        "gradient steps": "gradient_steps early_stop every_parameter_moves",
+        "action distribution": "categorical gaussian known_entropy sampled_actions sampled_odds drawn_spread "
+        "gaussian_entropy joint_log_prob continuous_target",
+        "advantages": "advantages known_advantages discount reset_leak reset_temptation delayed_credit "
+        "truncation_pair truncation_loop",
+        "batch": "learned_batch learned_targets known_rewards known_advantages known_targets exact_batch env_axis",
+        "clipping of actions": "clipped_actions boxed_transitions fenced_actions drawn_actions boundary",
+        "entropy bonus": "entropy_bonus exact_entropy soft_bandit_1 soft_bandit_2",
+        "evaluation": "statistics_seen boxed_transitions reported_spread value_units offset_obs will_to_live",
+        "gradient steps": "gradient_steps early_stop first_ratio whole_batches exact_clip stopped_epochs "
+        "every_parameter_moves",
         "learning rate": "schedule learned_targets",
-        "metrics": "known_metrics known_rollout known_targets episode_metrics early_stop "
-        "gradient_steps means_of_steps explained_variance "
+        "metrics": "known_metrics known_rollout known_targets known_losses metrics_of_ratios metrics_of_steps "
+        "episode_metrics early_stop gradient_steps means_of_steps explained_variance "
         "summaries dormant_units noise_scale nonfinite_shows",
-        "minibatches": "each_sample_once gradient_steps learned_targets table",
-        "network": "observations_apart convolved_images exclusive_or pixels shown_features every_parameter_moves",
-        "observation normalisation": "normalised running_moments normalised_batch statistics_seen offset_obs",
-        "policy loss": "policy_loss gradient_steps bandit context_bandit",
+        "minibatches": "each_sample_once gradient_steps whole_batches fresh_orders learned_targets table",
+        "network": "observations_apart convolved_images probabilities curved_value images_of_bytes every_pixel "
+        "exclusive_or pixels shown_features every_parameter_moves",
+        "observation normalisation": "normalised running_moments normalised_batch statistics_seen seen_observations "
+        "offset_obs",
+        "policy loss": "policy_loss gradient_steps moving_ratio exact_policy bandit context_bandit",
         "random keys": "keys_used_once fresh_randomness fresh_samples",
-        "reward scaling": "reward_scaling running_moments scaled_batch statistics_seen will_to_live",
-        "rollout": "transitions boxed_transitions first_ratio",
-        "value loss": "value_loss constant obs_value",
+        "reward scaling": "reward_scaling running_moments scaled_batch statistics_seen scaled_rewards will_to_live",
+        "rollout": "transitions boxed_transitions first_ratio known_rollout episode_metrics final_observations "
+        "drawn_actions",
+        "value loss": "value_loss exact_value constant obs_value",
     },
     "dqn": {
         "acting": "collected_steps chosen_actions newest_parameters fresh_actions bandit context_bandit",

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from probes.environments import Tables, Tabular, tables
+from probes.environments import Tables, Tabular, Targets, tables
 from probes.oracles.base import (
     COIN,
     COUNT,
@@ -40,10 +40,27 @@ from rlref.runs import compiling
 UPDATES = 20
 
 
+# Four states of four numbers, two actions: what most trials share a program in.
+FOUR_STATES = Tabular(COUNT)
+
+
 @functools.cache
-def programs(module: ModuleType) -> Any:
+def quickly() -> dict[str, Any] | None:
+    """Compiler options for programs with which little is computed: their compilation takes most of the time."""
+    options = compiling.options(compiling.ONCE)
+    if options is None:
+        return None
+    quicker = options | {"xla_cpu_use_fusion_emitters": False}  # a third of the time
+    try:
+        jax.jit(lambda: 0, compiler_options=quicker)()
+    except jax.errors.JaxRuntimeError:  # an XLA without this option
+        return options
+    return quicker
+
+
+@functools.cache
+def programs(module: ModuleType, env: Any) -> Any:
     """(config, tables, keys) -> states, and (config, tables, states, step) -> states, metrics, values, policies."""
-    env = Tabular(COUNT)
 
     def init(config: Any, params: Any, key: jax.Array) -> Any:
         return module.make(config, env, params).init(key)
@@ -55,25 +72,28 @@ def programs(module: ModuleType) -> Any:
         return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
 
     over_seeds = jax.vmap(update, (None, None, 0, None))
-    quickly = partial(jax.jit, compiler_options=compiling.options(compiling.ONCE))  # little is computed with them
-    return quickly(jax.vmap(init, (None, None, 0))), quickly(over_seeds)
+    compiled = partial(jax.jit, compiler_options=quickly())
+    return compiled(jax.vmap(init, (None, None, 0))), compiled(over_seeds)
 
 
 class Trial:
     """A few updates of an agent on a small task, `S` seeds side by side; a setting its Config lacks stays unset.
 
+    `env` gives the shapes, `params` what is in them; `state` is where to begin, of a trial on the same environments.
     Raises CannotAskError if its `make` refuses the settings.
     """
 
     def __init__(
         self,
         module: ModuleType,
-        params: Tables,
+        params: Tables | Targets,
         learning_rate: float = 1e-2,
         epsilon: float = 0.5,
         end_e: float | None = None,
         tau: float = 1.0,
         cycles: int = 1,
+        env: Any = FOUR_STATES,
+        state: Any = None,
         **settings: Any,
     ):
         fields = settings_in(module)
@@ -119,15 +139,15 @@ class Trial:
             wanted["hidden_sizes"] = ()
         self.config = module.Config(**{k: v for k, v in wanted.items() if k in fields})
         try:
-            agent = module.make(self.config, Tabular(params), params)
+            agent = module.make(self.config, env, params)
         except ValueError as error:
             raise CannotAskError(f"its make refuses the trial's settings: {error}") from error
-        self.num_updates, steps = agent.num_updates, agent.steps_per_update
-        own = "num_generations" not in fields and steps != 77 * cycles
+        self.agent, self.num_updates, steps = agent, agent.num_updates, agent.steps_per_update
+        own = "num_generations" not in fields and steps != wanted["num_envs"] * wanted["num_steps"] * cycles
         self.why = f"one update of it takes {steps} steps, whatever is set" if own else ""
-        init, self.program = programs(module)
+        init, self.program = programs(module, env)
         self.params = params
-        self.state = init(self.config, params, jax.vmap(jax.random.key)(jnp.arange(SEEDS)))
+        self.state = init(self.config, params, jax.vmap(jax.random.key)(jnp.arange(SEEDS))) if state is None else state
 
     def update(self, state: Any, step: int) -> tuple[Any, dict[str, np.ndarray], list[np.ndarray]]:
         """The new state, metrics `[S]`, and [value, policy before, value, policy after] `[S, n, ...]`.
@@ -173,8 +193,12 @@ def keys_used_once(module: ModuleType) -> None:
 def given_parameters(module: ModuleType) -> None:
     """Where one-step episodes that pay at most 1 are asked for, none return 6 or 7, as by the environment's default."""
     found = emitted(Trial(module, COIN).run(1), "return_max", "reward_max")
+    # By the default. Other wrong numbers are others' to explain: whether rewards and episodes are recorded right.
+    ranges = {"return_max": (6, 7), "reward_max": (3, 4)}
     for name, x in found.items():
-        close(f"{name} of rewards of +1 and -1", x[-1], np.ones(SEEDS))
+        low, high = ranges[name]
+        if ((low - 1e-3 < x[-1]) & (x[-1] < high + 1e-3)).all():
+            close(f"{name} of rewards of +1 and -1", x[-1], np.ones(SEEDS))
 
 
 @oracle(GRADIENT, "random keys: used twice over environments, steps, updates or seeds")
@@ -192,16 +216,74 @@ def fresh_randomness(module: ModuleType) -> None:
         raise AssertionError(f"mean rewards vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
 
 
-@oracle(PPO, "the sampling of actions: a draw shared by environments, steps or seeds, or not the policy's odds")
-def fresh_samples(module: ModuleType) -> None:
-    """Actions that pay +1 and -1 vary about the policy's mean as independent draws do, p (1 - p)."""
-    trial, excess = Trial(module, COIN, learning_rate=0.0), []
+@oracle(PPO, "the probabilities that the network gives: the normalisation of its outputs")
+def probabilities(module: ModuleType) -> None:
+    """Those of all actions add up to 1, and none is below 0."""
+    trial = Trial(module, COUNT)
+    for _, policy in asked_twice(trial):
+        close("the sum of the probabilities of all actions", policy.sum(-1), np.ones(policy.shape[:2]), 1e-3)
+        close("what of a probability is below 0", np.minimum(policy, 0), np.zeros(policy.shape))
+
+
+@oracle(PPO, "the hidden layers: they have no activation")
+def curved_value(module: ModuleType) -> None:
+    """A network with hidden layers is no linear function of what it is shown."""
+    need(module, "hidden_sizes")
+    (value, _), *_ = asked_twice(Trial(module, SUMS))
+    bend = np.abs(value[:, 3] + value[:, 0] - value[:, 1] - value[:, 2])
+    if bend.max() < 1e-4 * np.abs(value).max():
+        raise AssertionError("V(x + y) + V(0) is V(x) + V(y) in every seed: the network is linear")
+
+
+# Nothing, x, y and x + y are shown.
+SUMS = tables(
+    obs=np.array([[0, 0, 0, 0], [1, -1, 2, 0], [0, 1, 1, -2], [1, 0, 3, -2]]), reward=[[0.0, 0.0]] * 4, next=[0] * 4
+)
+
+
+def asked_twice(trial: Trial) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Values `[S, n]` and policies `[S, n, A]` before a trial's first update, and after it."""
+    _, _, (value, policy, new_value, new_policy) = trial.update(trial.state, 0)
+    return [(value, policy), (new_value, new_policy)]
+
+
+@oracle(PPO, "the rewards that are learned from", DEFINITION)
+def known_rewards(module: ModuleType) -> None:
+    """Without scaling they are the environment's."""
+    need(module, "num_envs", "num_steps")
+    compare_rollouts(module, "reward")
+
+
+def excess_of_first(module: ModuleType) -> tuple[np.ndarray, np.ndarray]:
+    """How much more often than by the policy the first of two actions is taken, in standard deviations of 77 draws, in
+    four updates that learn nothing, `[4, S]`; and the policy's probability of it.
+    """
+    trial, excess, odds = Trial(module, COIN, learning_rate=0.0), [], []
     for step in range(4):
         trial.state, metrics, (_, policy, *_) = trial.update(trial.state, step)
         reward = emitted(metrics, "reward_mean")["reward_mean"]
         mean = 2.0 * policy[:, 0, 0] - 1
         excess.append((reward - mean) / np.sqrt((1 - mean**2) / 77))
-    off = np.stack(excess)
+        odds.append(policy[:, 0, 0])
+    return np.stack(excess), np.stack(odds)
+
+
+@oracle(PPO, "the sampling of actions: not by the policy's probabilities, but greedily")
+def sampled_actions(module: ModuleType) -> None:
+    """The likelier of two actions is taken as often as the policy says."""
+    excess, odds = excess_of_first(module)
+    mean = float(np.mean(excess * np.where(odds < 0.5, -1, 1)))
+    if not abs(mean) < 0.7:  # 5 standard deviations of 256 means are .31; those of draws shared by 7 environments, .83
+        raise AssertionError(
+            f"the likelier of two actions is taken {abs(mean):.1f} standard deviations "
+            f"{'more' if mean > 0 else 'less'} often than the policy says"
+        )
+
+
+@oracle(PPO, "the sampling of actions: a draw shared by environments, steps or seeds, or not the policy's odds")
+def fresh_samples(module: ModuleType) -> None:
+    """Actions that pay +1 and -1 vary about the policy's mean as independent draws do, p (1 - p)."""
+    off, _ = excess_of_first(module)
     ratio = float(np.mean(off**2))
     if not 0.65 < ratio < 1.35:  # 256 means, as in fresh_randomness
         raise AssertionError(f"mean actions vary {ratio:.1f} x as much as independent draws from the policy")
@@ -224,35 +306,51 @@ def episode_metrics(module: ModuleType) -> None:
 KNOWN: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.7}
 
 
-@oracle(PPO, "the recording of a rollout's values, rewards and episodes", DEFINITION)
+@oracle(PPO, "the recording of a rollout's values and episodes", DEFINITION)
 def known_rollout(module: ModuleType) -> None:
     """Where each step is known beforehand, what is reported of it is too; where nothing is learned, nothing moves."""
     need(module, "num_envs", "num_steps")
-    compare_rollouts(module, "value", "reward", "return", "length", "episodes")
+    compare_rollouts(module, "value", "return", "length", "episodes")
     _, got = without_learning(module)
     for name in ("approx_kl", "kl", "clip_fraction", "update_ratio"):
         if name in got:
             close(f"{name} at a learning rate of 0", got[name], np.zeros(SEEDS), 1e-3)
 
 
-@oracle(PPO, "what an update makes of a rollout: next values, advantages and targets, or their metrics", LIKENESS)
-def known_targets(module: ModuleType) -> None:
-    """Where each step is known beforehand, advantages and targets follow from the values before the update."""
+@oracle(PPO, "the entropy of the policy", DEFINITION)
+def known_entropy(module: ModuleType) -> None:
+    """It is that of the probabilities before the update, at the states visited."""
+    need(module, "num_envs", "num_steps")
+    compare_rollouts(module, "entropy")
+
+
+@oracle(PPO, "advantages: discounting, lambda, endings, or the values of what steps led to", DEFINITION)
+def known_advantages(module: ModuleType) -> None:
+    """Where each step is known beforehand, advantages follow from the values before the update."""
     need(module, *KNOWN, "num_envs", "num_steps")
-    compare_rollouts(module, "advantage", "target", "value_bias", "explained_variance")
-    # Where nothing is learned every ratio is 1, and each minibatch weighs the same.
-    trial, got = without_learning(module)
-    fields, zeros = settings_in(module), np.zeros(SEEDS)
-    wanted = {"policy_loss": zeros}
-    if {"advantage_mean", "advantage_std"} <= got.keys():
-        wanted["value_loss"] = 0.5 * (got["advantage_mean"] ** 2 + got["advantage_std"] ** 2)
-    if {"vf_coef", "ent_coef"} <= fields and {"value_loss", "entropy"} <= got.keys():
-        wanted["loss"] = trial.config.vf_coef * got["value_loss"] - trial.config.ent_coef * got["entropy"]
-    if {"update_epochs", "num_minibatches"} <= fields:
-        wanted["gradient_steps"] = zeros + trial.config.update_epochs * trial.config.num_minibatches
-    for name, x in got.items():
-        if name in wanted:
-            close(f"{name} at a learning rate of 0", x, wanted[name], 1e-3)
+    compare_rollouts(module, "advantage")
+
+
+@oracle(PPO, "targets, or what is said of them beside the values", DEFINITION)
+def known_targets(module: ModuleType) -> None:
+    """Where each step is known beforehand, what values are fitted to follows from the values before the update."""
+    need(module, *KNOWN, "num_envs", "num_steps")
+    compare_rollouts(module, "target", "value_bias", "explained_variance")
+
+
+# One step for ever, cut by the time limit; what it leads to shows something else than the reset does.
+CUT = tables(obs=np.eye(4) - 0.5, reward=[[0.0, 0.0]] * 4, next=[1] * 4, truncated=True, after=0)
+
+
+@oracle(PPO, "what a rollout keeps as the observation that a step led to: it is that of the reset")
+def final_observations(module: ModuleType) -> None:
+    """After a time limit the value of what the last step led to counts, not of what the next episode begins with."""
+    need(module, "gamma")
+    trial = Trial(module, CUT, gamma=0.9)
+    _, got, (value, *_) = trial.update(trial.state, 0)
+    found = emitted(got, "target_mean", "target_min", "target_max")
+    for name, x in found.items():
+        close(f"{name} of steps that pay 0 and are cut", x, 0.9 * value[:, 1], 1e-3)
 
 
 def without_learning(module: ModuleType) -> tuple[Trial, dict[str, np.ndarray]]:
@@ -275,7 +373,7 @@ def compare_rollouts(module: ModuleType, *asked: str) -> None:
     terminated, ended = CYCLE.terminated[:, 0], (CYCLE.terminated | CYCLE.truncated)[:, 0]
     returns, lengths = [], []
     for step in range(3):
-        trial.state, got, (value, *_) = trial.update(trial.state, step)
+        trial.state, got, (value, policy, *_) = trial.update(trial.state, step)
         at = (11 * step + np.arange(11)) % 4
         v = value.astype(np.float64)[:, at]  # [S, 11]
         delta = reward[at] + gamma * ~terminated[at] * value[:, next_state[at]] - v
@@ -288,6 +386,7 @@ def compare_rollouts(module: ModuleType, *asked: str) -> None:
         lengths += [2] * 7 * finished
         wanted = {"episodes": np.full(SEEDS, 7 * finished), "value_bias": advantage.mean(1)}
         wanted["explained_variance"] = 1 - advantage.var(1) / target.var(1)
+        wanted["entropy"] = -(policy * np.log(policy)).sum(-1)[:, at].mean(1)
         last = np.array(returns[-100:])
         for name, x in (
             ("value", v),
@@ -333,17 +432,22 @@ def known_metrics(module: ModuleType) -> None:
         close("kl, to what it should be", (got["kl"] / wanted["kl"])[large], np.ones(large.sum()), 0.03)
 
 
-@oracle(PPO, "the stored log-probability")
+@oracle(PPO, "the stored log-probability, or what a minibatch has beside it")
 def first_ratio(module: ModuleType) -> None:
-    """Before its first gradient step the policy is the one that acted: every ratio is 1. After some it is not."""
-    metrics = emitted(Trial(module, COUNT).run(3), "first_ratio_error", "kl", "approx_kl")
-    error = metrics.get("first_ratio_error")
-    if error is not None and not error.max() < 1e-4:
+    """Before its first gradient step the policy is the one that acted: every ratio is 1."""
+    error = emitted(Trial(module, COUNT).run(3), "first_ratio_error")["first_ratio_error"]
+    if not error.max() < 1e-4:
         raise AssertionError(
             f"the first ratio is off by {error.max():.2g}: not the probability the action was taken with"
         )
-    moved = metrics.get("kl"), metrics.get("approx_kl")
-    if moved[0] is not None and moved[1] is not None and moved[0].max() > 1e-5 and not moved[1].max() > 1e-7:
+
+
+@oracle(PPO, "the policy's loss: the old log-probability in its ratio")
+def moving_ratio(module: ModuleType) -> None:
+    """After some gradient steps the policy is another than the one that acted: ratios are not 1."""
+    metrics = Trial(module, COUNT).run(3)
+    moved, seen = (emitted(metrics, name)[name] for name in ("kl", "approx_kl"))
+    if moved.max() > 1e-5 and not seen.max() > 1e-7:
         raise AssertionError("the policy changes, but its ratio to the old one stays 1: the old one is computed anew")
 
 

@@ -71,11 +71,13 @@ COMPONENTS = {
         "bent_layers covered_pixels scaled_bytes known_duel",
         "next value": "next_state_values bootstrapped_targets best_next_value expected_next_value known_q_targets "
         "newest_targets max_not_mean",
-        "random keys": "keys_used_once replay_draws fresh_randomness fresh_actions fresh_replay_draws fresh_diagnostics",
+        "random keys": "keys_used_once replay_draws fresh_randomness fresh_actions fresh_replay_draws "
+        "fresh_diagnostics",
         "replay": "collected_steps replay_draws replay_slots replay_odds replay_order "
         "storage stored_transitions stored_steps stored_endings whole_returns oldest_overwritten warm_up "
         "first_after_warm_up stored_images phase_flip",
-        "returns": "sampled_returns known_returns known_n_step_returns discount reset_leak truncation_pair truncation_loop",
+        "returns": "sampled_returns known_returns known_n_step_returns discount reset_leak truncation_pair "
+        "truncation_loop",
         "target network": "known_target_network target_network target_chain target_loop newest_targets",
         "targets": "bootstrapped_targets learned_rewards known_q_targets constant obs_value",
     },

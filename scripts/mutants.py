@@ -76,8 +76,8 @@ COMPONENTS = {
         "replay": "collected_steps replay_draws replay_slots replay_odds replay_order "
         "storage stored_transitions stored_steps stored_endings whole_returns oldest_overwritten warm_up "
         "first_after_warm_up stored_images phase_flip",
-        "returns": "sampled_returns known_returns known_n_step_returns discount reset_leak truncation_pair "
-        "truncation_loop",
+        "returns": "sampled_returns stored_steps known_returns known_n_step_returns discount reset_leak "
+        "truncation_pair truncation_loop",
         "target network": "known_target_network target_network target_chain target_loop newest_targets",
         "targets": "bootstrapped_targets learned_rewards known_q_targets constant obs_value",
     },
@@ -898,9 +898,9 @@ DQN = [
         "target network of the update's start",
         "    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))\n",
         "    right = targets\n"
-        '    globals()["targets"] = lambda task, _, *others: right(task, before.target_params, *others)\n'
+        "    globals()[right.__name__] = lambda task, _, *others: right(task, before.target_params, *others)\n"
         "    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))"
-        '\n    globals()["targets"] = right\n',
+        "\n    globals()[right.__name__] = right\n",
         "target network",
     ),
     Mutant(

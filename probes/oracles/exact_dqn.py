@@ -239,7 +239,7 @@ def learned_rewards(module: ModuleType) -> None:
     extremes(got, "target", np.tile([-1.0, 1.0], (SEEDS, 1)), "of rewards of +1 and -1")
 
 
-@oracle(DQN, "what the replay buffer keeps of a step: its observation, and the reward beside it")
+@oracle(DQN, "what is kept of a step, or taken from what is kept: its observation, and the reward beside it")
 def stored_steps(module: ModuleType) -> None:
     """Values learned are of the states that steps begin in, and each target is of the same step as its value."""
     need(module, "gamma")
@@ -523,11 +523,10 @@ def adam_steps(module: ModuleType) -> None:
     history: list[dict[int, np.ndarray]] = []
     for step in range(2):
         old, (trial.state, _, (q, *_)) = trial.state, trial.update(trial.state, step)
-        gradient = gradients(module, trial, old, np.where(best_of_first(q), q - 1000, 0))
+        gradient = gradients(module, trial, old, best_of_first(q) * (q - 1000))
         norm = np.sqrt(sum((g**2).reshape(SEEDS, -1).sum(1) for g in gradient.values()))
         history.append({i: g * over(np.minimum(1, clip / norm), g) for i, g in gradient.items()})
-        rate_now = rate * (1 - step / UPDATES)
-        furthest = furthest_off(old, trial.state, history, rate_now, eps)
+        furthest = furthest_off(old, trial.state, history, rate * annealed(module, step), eps)
         if not furthest < 0.02:
             raise AssertionError(
                 f"in step {step + 1} a parameter is {furthest:.2g} learning rates away from where Adam's leads"
@@ -546,7 +545,7 @@ def first_after_warm_up(module: ModuleType) -> None:
     before, _, _ = trial.update(trial.state, 0)
     after, _, (q, *_) = trial.update(before, 1)
     gradient = gradients(module, trial, before, best_of_first(q))
-    moved, rate = changes(before, after), 1e-2 * (1 - 1 / UPDATES)
+    moved, rate = changes(before, after), 1e-2 * annealed(module, 1)
     counted = {i: np.abs(g) > 1e-3 * np.abs(g).max() for i, g in gradient.items()}  # far above Adam's epsilon
     longest = max(float(np.abs(np.abs(moved[i][counts]) / rate - 1).max()) for i, counts in counted.items())
     if not longest < 0.02:
@@ -586,7 +585,7 @@ def first_step_size(module: ModuleType) -> None:
     need(module, "adam_eps", "gamma", "start_e", "end_e")
     trial, new, q = first_step(module)
     error = q[:, :1] - (100 + 0.9 * q[:, 1:2].max(-1, keepdims=True))
-    gradient = gradients(module, trial, trial.state, np.where(best_of_first(q), error, 0))
+    gradient = gradients(module, trial, trial.state, best_of_first(q) * error)
     furthest = min(
         furthest_off(trial.state, new, [{i: scale * g for i, g in gradient.items()}], 1e-2, 30.0) for scale in (1, 2)
     )
@@ -609,9 +608,16 @@ def need_one_step(trial: Trial) -> None:
         raise CannotAskError(trial.why)
 
 
+def annealed(module: ModuleType, step: int) -> float:
+    """What share of the learning rate is left in an update."""
+    return 1 - step / UPDATES if "anneal_lr" in settings_in(module) else 1.0
+
+
 def best_of_first(q: np.ndarray) -> np.ndarray:
-    """Of Q `[S, n, A]` which is of the best action in the first state."""
-    return np.arange(q.shape[2]) == np.where(np.arange(q.shape[1]) == 0, q[:, :1].argmax(-1), -1)[..., None]
+    """1 at the best action of the first state, and 0 elsewhere, like Q `[S, n, A]`."""
+    weights = np.zeros(q.shape)
+    weights[np.arange(SEEDS), 0, q[:, 0].argmax(-1)] = 1
+    return weights
 
 
 def changes(old: Any, new: Any) -> dict[int, np.ndarray]:

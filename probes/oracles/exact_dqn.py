@@ -141,7 +141,15 @@ def at_rest(
     need(module, "learning_rate")
     trial = Trial(module, params, learning_rate=0.0, **settings)
     for step in range(updates):
-        trial.state, got, (q, *_) = trial.update(trial.state, step)
+        got, q = rest(trial, step)
+    return got, q
+
+
+def rest(trial: Trial, step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """One update at a learning rate of 0: its metrics `[S]`, and Q `[S, n, A]`. CannotAskError if Q moves."""
+    trial.state, got, (q, _, new_q, _) = trial.update(trial.state, step)
+    if (q != new_q).any():
+        raise CannotAskError("its values move at a learning rate of 0")
     return got, np.asarray(q, np.float64)
 
 
@@ -395,7 +403,7 @@ def whole_returns(module: ModuleType) -> None:
     need_memory(module)
     trial = Trial(module, replace(FOREVER, reward=10 * FOREVER.reward), learning_rate=0.0, gamma=1.0, **MEMORY)
     for step in range(5):
-        trial.state, got, _ = trial.update(trial.state, step)
+        got, _ = rest(trial, step)
         least, most = (emitted(got, name)[name] for name in ("target_min", "target_max"))
         if (most - least > 5).any():  # there is one state, whose value is the same for all of them
             at = int((most - least).argmax())
@@ -433,7 +441,7 @@ def replay_order(module: ModuleType) -> None:
     trial = Trial(module, ROUND, learning_rate=0.0, gamma=0.9, **MEMORY)
     reward = ROUND.reward[:3, 0]
     for step in range(8):
-        trial.state, got, (q, *_) = trial.update(trial.state, step)
+        got, q = rest(trial, step)
         if step < 2:  # nothing is learned, or the target network is not synced yet
             continue
         best = q.max(-1)[:, :3]

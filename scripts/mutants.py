@@ -43,7 +43,8 @@ COMPONENTS = {
         "batch": "learned_batch learned_targets known_rewards known_advantages known_targets exact_batch env_axis",
         "clipping of actions": "clipped_actions boxed_transitions fenced_actions drawn_actions boundary",
         "entropy bonus": "entropy_bonus exact_entropy soft_bandit_1 soft_bandit_2",
-        "evaluation": "statistics_seen boxed_transitions reported_spread value_units offset_obs will_to_live",
+        "evaluation": "statistics_seen boxed_transitions reported_spread value_units evaluated_as_learned offset_obs "
+        "will_to_live",
         "gradient steps": "gradient_steps early_stop first_ratio whole_batches exact_clip stopped_epochs "
         "every_parameter_moves",
         "learning rate": "schedule learned_targets",
@@ -64,23 +65,28 @@ COMPONENTS = {
     },
     "dqn": {
         "acting": "collected_steps chosen_actions newest_parameters fresh_actions bandit context_bandit",
-        "evaluation": "evaluated",
+        "evaluation": "evaluated evaluated_as_learned evaluated_greedily",
         "exploration": "exploration greedy_policy chosen_actions known_epsilon exploring_steps "
         "collected_steps fresh_actions password",
-        "gradient steps": "optimiser semi_gradient first_step_size every_parameter_moves",
+        "gradient steps": "optimiser semi_gradient adam_steps first_step_size every_parameter_moves",
         "learning rate": "schedule",
-        "loss": "td_loss semi_gradient first_step_size constant obs_value",
-        "metrics": "collected_steps known_q_metrics known_steps known_q_targets known_epsilon "
+        "loss": "td_loss semi_gradient two_kinds first_step_size constant obs_value",
+        "metrics": "collected_steps known_q_metrics known_steps negative_maxima known_epsilon "
         "episode_metrics explained_variance summaries "
         "dormant_units target_network nonfinite_shows",
-        "network": "convolved_images exclusive_or pixels shown_features dueling_heads evaluated every_parameter_moves",
-        "next value": "next_state_values bootstrapped_targets newest_targets max_not_mean",
-        "random keys": "keys_used_once replay_draws fresh_randomness fresh_actions",
+        "network": "convolved_images exclusive_or pixels shown_features dueling_heads evaluated every_parameter_moves "
+        "bent_layers covered_pixels scaled_bytes known_duel",
+        "next value": "next_state_values bootstrapped_targets best_next_value expected_next_value known_q_targets "
+        "newest_targets max_not_mean",
+        "random keys": "keys_used_once replay_draws fresh_randomness fresh_actions fresh_replay_draws "
+        "fresh_diagnostics",
         "replay": "collected_steps replay_draws replay_slots replay_odds replay_order "
-        "storage stored_transitions phase_flip",
-        "returns": "sampled_returns discount reset_leak truncation_pair truncation_loop",
-        "target network": "target_network target_chain target_loop newest_targets",
-        "targets": "bootstrapped_targets known_q_targets constant obs_value",
+        "storage stored_transitions stored_steps stored_endings whole_returns oldest_overwritten warm_up "
+        "first_after_warm_up stored_images phase_flip",
+        "returns": "sampled_returns stored_steps known_returns known_n_step_returns discount reset_leak "
+        "truncation_pair truncation_loop",
+        "target network": "known_target_network target_network target_chain target_loop newest_targets",
+        "targets": "bootstrapped_targets learned_rewards known_q_targets constant obs_value",
     },
     "cem": {
         "candidates": "drawn_candidates search_distribution far_optimum",
@@ -899,9 +905,9 @@ DQN = [
         "target network of the update's start",
         "    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))\n",
         "    right = targets\n"
-        '    globals()["targets"] = lambda task, _, *others: right(task, before.target_params, *others)\n'
+        "    globals()[right.__name__] = lambda task, _, *others: right(task, before.target_params, *others)\n"
         "    (state, params), (steps, learned, moved) = scan(cycles_until_sync, (state, params), (sync, plan))"
-        '\n    globals()["targets"] = right\n',
+        "\n    globals()[right.__name__] = right\n",
         "target network",
     ),
     Mutant(

@@ -1,12 +1,11 @@
 """Oracles over the contract: they run for every agent of their kind, on a few updates of it."""
 
-import dataclasses
 import functools
 import math
 import re
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +28,13 @@ from probes.oracles.base import (
     need,
     oracle,
     part,
-    same,
     settings_in,
-    vectors,
 )
-from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
+from rlref.contract import ALL, CEM, GRADIENT, PPO
 from rlref.errors import line_of
 from rlref.runs import compiling
 
 UPDATES = 20
-
-
-# Four states of four numbers, two actions: what most trials share a program in.
-FOUR_STATES = Tabular(COUNT)
 
 
 @functools.cache
@@ -58,15 +51,26 @@ def quickly() -> dict[str, Any] | None:
     return quicker
 
 
+def env_for(params: Any) -> Tabular:
+    """The environment of tables; where there is one of their shape, with other tables as its default."""
+    return Tabular(COUNT if params.obs.shape == COUNT.obs.shape else params)
+
+
 @functools.cache
-def programs(module: ModuleType, env: Any) -> Any:
-    """(config, tables, keys) -> states, and (config, tables, states, step) -> states, metrics, values, policies."""
+def programs(module: ModuleType, env: Any = None) -> Any:
+    """(config, tables, keys) -> states, and (config, tables, states, step) -> states, metrics, values, policies.
+
+    `env` is that of the tables, if None.
+    """
+
+    def agent_of(config: Any, params: Any) -> Any:
+        return module.make(config, env_for(params) if env is None else env, params)
 
     def init(config: Any, params: Any, key: jax.Array) -> Any:
-        return module.make(config, env, params).init(key)
+        return agent_of(config, params).init(key)
 
     def update(config: Any, params: Any, state: Any, step: jax.Array) -> Any:
-        agent = module.make(config, env, params)
+        agent = agent_of(config, params)
         new, metrics = agent.update(state, step)
         obs, functions = jnp.asarray(params.obs), [f for f in (agent.value, agent.policy) if f is not None]
         return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
@@ -79,7 +83,7 @@ def programs(module: ModuleType, env: Any) -> Any:
 class Trial:
     """A few updates of an agent on a small task, `S` seeds side by side; a setting its Config lacks stays unset.
 
-    `env` gives the shapes, `params` what is in them; `state` is where to begin, of a trial on the same environments.
+    `env` is the environment, if it is not one of tables; `state` is where to begin, of a trial of the same shapes.
     Raises CannotAskError if its `make` refuses the settings.
     """
 
@@ -92,7 +96,7 @@ class Trial:
         end_e: float | None = None,
         tau: float = 1.0,
         cycles: int = 1,
-        env: Any = FOUR_STATES,
+        env: Any = None,
         state: Any = None,
         **settings: Any,
     ):
@@ -139,7 +143,7 @@ class Trial:
             wanted["hidden_sizes"] = ()
         self.config = module.Config(**{k: v for k, v in wanted.items() if k in fields})
         try:
-            agent = module.make(self.config, env, params)
+            agent = module.make(self.config, env_for(params) if env is None else env, params)
         except ValueError as error:
             raise CannotAskError(f"its make refuses the trial's settings: {error}") from error
         self.agent, self.num_updates, steps = agent, agent.num_updates, agent.steps_per_update
@@ -451,19 +455,33 @@ def moving_ratio(module: ModuleType) -> None:
         raise AssertionError("the policy changes, but its ratio to the old one stays 1: the old one is computed anew")
 
 
+@oracle(GRADIENT, "`value`: whose it is")
+def evaluated_as_learned(module: ModuleType) -> None:
+    """An update that learns moves the value that is asked for."""
+    trial = Trial(module, COUNT)
+    middle = min(UPDATES, trial.num_updates) // 2  # however the learning rate goes, it is not 0 there
+    _, _, (before, _, after, _) = trial.update(trial.state, middle)
+    if (before == after).all():
+        raise AssertionError(f"update {middle} does not move the value: it is not of what learns")
+
+
 @oracle(GRADIENT, "the learning rate's schedule", LIKENESS)
 def schedule(module: ModuleType) -> None:
     """With anneal_lr the first, the middle and the last of 20 updates move the value by 1 : .5 : .05."""
     need(module, "anneal_lr", "total_timesteps", "learning_rate")
     if "train_frequency" in settings_in(module):
         need(module, "start_e", "end_e")  # else updates may act differently, and move the value elsewhere
-    trial = Trial(module, COUNT, learning_rate=1e-4)
     moved = []
-    for step in (0, UPDATES // 2, UPDATES - 1):
+    for step, rate in ((0, 1e-4), (UPDATES // 2, 1e-4), (UPDATES - 1, 1e-4), (UPDATES // 2, 2e-4)):
+        trial = Trial(module, COUNT, learning_rate=rate)
         _, _, (before, _, after, _) = trial.update(trial.state, step)
         moved.append(np.abs(after - before).mean())
+    if not max(moved) > 0:
+        raise CannotAskError("no update of it moves the value")
     if not moved[0] > 0:
         raise AssertionError("the first update does not move the value")
+    if moved[3] < 1.5 * moved[1]:
+        raise CannotAskError("its steps do not grow with learning_rate")
     close("how far the middle update moves the value, to the first", moved[1] / moved[0], 0.5, 0.05)
     close("how far the last update moves the value, to the first", moved[2] / moved[0], 1 / UPDATES, 0.02)
 
@@ -644,336 +662,6 @@ def searches_apart(module: ModuleType) -> None:
     distinct = len({x.tobytes() for x in found})
     if distinct < SEEDS:
         raise AssertionError(f"{SEEDS} seeds give {distinct} different means")
-
-
-# Contract-level checks of agents of action values. They read `params`, `target_params` and `buffer` of the state.
-
-
-# One step from state 0, cut by the time limit; what it leads to shows something else.
-ONWARD = tables(obs=np.eye(4) - 0.5, reward=[[100.0, 100.0]] * 4, next=[1] * 4, truncated=True)
-
-
-# One state for ever, whose two actions pay -1: what was best becomes the worst.
-SEESAW = tables(obs=np.ones((4, 4)), reward=[[-1.0, -1.2]] * 4, next=[0] * 4)
-
-
-@oracle(
-    DQN, "exploration: which actions it draws, how often; or keys used twice over environments, steps, updates, seeds"
-)
-def fresh_actions(module: ModuleType) -> None:
-    """At epsilon 1 actions are fair coins, drawn anew each time: the variance of their mean over 77 is 1 / 77."""
-    need(module, "start_e", "end_e")
-    metrics = emitted(Trial(module, COIN, epsilon=1.0).run(4), "reward_mean", "sample_age")
-    age = metrics.get("sample_age")
-    if age is not None and max((age[1:] == age[:-1]).mean(), (age[:, 1:] == age[:, :-1]).mean()) > 0.5:
-        raise AssertionError("updates or seeds learn from the same slots of the replay buffer: their key is not fresh")
-    reward = emitted(metrics, "reward_mean")["reward_mean"]
-    if (np.abs(reward) == 1).all():
-        raise AssertionError("at epsilon 1 one of two actions is always taken, and the other never")
-    if (reward[1:] == reward[:-1]).mean() > 0.5:
-        raise AssertionError("updates repeat the same actions: the key is not advanced")
-    if (reward[:, 1:] == reward[:, :-1]).mean() > 0.5:
-        raise AssertionError("seeds repeat the same actions: the key is not theirs")
-    ratio = 77 * float(np.mean(reward**2))
-    if not 0.65 < ratio < 1.35:
-        raise AssertionError(
-            f"mean actions vary {ratio:.1f} x as much as fair coins: keys are shared, or epsilon is not 1"
-        )
-    trial, excess = Trial(module, COIN, epsilon=0.5), []
-    for step in range(4):
-        trial.state, metrics, (q, *_) = trial.update(trial.state, step)
-        excess.append(metrics["reward_mean"] - 0.5 * np.where(q[:, 0].argmax(-1) == 0, 1.0, -1.0))
-    if not abs(np.mean(excess)) < 0.03:  # 256 means of 77: within .03 of 0 but once in a million
-        raise AssertionError(
-            f"at epsilon .5 actions pay {np.mean(excess):.2f} more than half greedy and half random ones: the two "
-            "draws are not independent, or the parts are not halves"
-        )
-
-
-# A round of three states without an end. Any other order of two rewards is worth more or less than all right ones.
-ROUND = tables(obs=np.eye(4), reward=[[10.0] * 2, [0.0] * 2, [-10.0] * 2, [0.0] * 2], next=[1, 2, 0, 0])
-
-
-@oracle(DQN, "the replay buffer: its order, where it is full and begins anew", DEFINITION)
-def replay_order(module: ModuleType) -> None:
-    """Sums of two rewards in a row are of steps that followed each other, also after the buffer has gone round."""
-    need(module, "gamma", "n_step", "buffer_size", "train_frequency", "learning_starts", "num_envs")
-    # Three updates fill the buffer; the network stays as it began, so that each target is known.
-    trial = Trial(module, ROUND, learning_rate=0.0, gamma=0.9, n_step=2, buffer_size=231)
-    reward = ROUND.reward[:3, 0]
-    for step in range(8):
-        trial.state, got, (q, *_) = trial.update(trial.state, step)
-        best = q.max(-1)[:, :3]
-        target = reward + 0.9 * np.roll(reward, -1) + 0.81 * np.roll(best, -2, axis=1)
-        metrics = emitted(got, "target_min", "target_max")
-        for name, sign in (("target_min", -1), ("target_max", 1)):
-            bound = getattr(target, name[-3:])(1)
-            off = sign * (metrics.get(name, bound) - bound)
-            if off.max() > 1e-2:
-                at = off.argmax()
-                raise AssertionError(
-                    f"{name} of 2-step returns in update {step} is {metrics[name][at]:.5g}, and steps that follow each "
-                    f"other give {bound[at]:.5g}: the buffer's order is lost where it begins anew"
-                )
-
-
-@oracle(DQN, "the target network")
-def target_network(module: ModuleType) -> None:
-    """Synced at every second update: its old self after the first, the online one, or tau of it, after the second."""
-    need(module, "target_network_frequency")
-    trial = Trial(module, COUNT)
-    first = part(trial.state, "target_params")
-    if not same(first, part(trial.state, "params")):
-        raise AssertionError("the target network does not begin as the online one")
-    for step in range(4):
-        old = part(trial.state, "target_params")
-        trial.state, metrics, _ = trial.update(trial.state, step)
-        new, online = part(trial.state, "target_params"), part(trial.state, "params")
-        if step % 2 == 0 and not same(new, old):
-            raise AssertionError("the target network moves where no sync is due")
-        if step % 2 == 0 and same(new, online):
-            raise AssertionError("the target network is the online one where no sync is due")
-        if step % 2 == 1 and not same(new, online):
-            never = "never moves" if same(new, first) else "is not the online one after a sync"
-            raise AssertionError(f"the target network {never}")
-        for name in {"target_distance", "target_step"} & metrics.keys():
-            distance = np.linalg.norm(vectors(online) - vectors(old), axis=1)
-            close(f"{name} in update {step}", metrics[name], distance if step % 2 else np.full(SEEDS, np.nan))
-    if "tau" not in settings_in(module):
-        return
-    trial = Trial(module, COUNT, tau=0.25)
-    for step in range(2):
-        old, (trial.state, _, _) = part(trial.state, "target_params"), trial.update(trial.state, step)
-    mixed = jax.tree.map(lambda x, y: 0.25 * x + 0.75 * y, trial.state.params, old)
-    for (path, x), y in zip(
-        jax.tree_util.tree_leaves_with_path(mixed), jax.tree.leaves(trial.state.target_params), strict=True
-    ):
-        close(f"the target's {jax.tree_util.keystr(path)} after a sync with tau .25", y, x)
-
-
-@oracle(DQN, "the gradient: of the online network at the states visited, and of nothing else")
-def semi_gradient(module: ModuleType) -> None:
-    """The first step moves every parameter to where it raises Q(s, a), whose target is far above."""
-    first_step(module)
-
-
-@oracle(DQN, "the size of the gradient step: the loss, or the optimiser", LIKENESS)
-def first_step_size(module: ModuleType) -> None:
-    """The first step is Adam's, on the squared error or half of it.
-
-    All transitions are alike, so the gradient of half the squared error is (Q - target) times that of Q(s, a).
-    """
-    need(module, "adam_eps", "gamma")
-    furthest = first_step(module)
-    if not furthest < 0.02:
-        raise AssertionError(
-            f"a parameter is {furthest:.2g} learning rates away from where Adam's first step on the squared error leads"
-        )
-
-
-def first_step(module: ModuleType) -> float:
-    """How far a parameter ends from where Adam leads, in learning rates; AssertionError for a wrong direction."""
-    need(module, "start_e", "end_e")  # else it is not known which action is taken
-    rate, gamma, eps = 1e-2, 0.9, 30.0
-    trial = Trial(module, ONWARD, rate, epsilon=0.0, gamma=gamma, adam_eps=eps)
-    new, _, (q, _, _, _) = trial.update(trial.state, 0)
-    before, after = part(trial.state, "params"), part(new, "params")
-    seeds, action = np.arange(SEEDS), q[:, 0].argmax(-1)
-
-    def value(params: Any, state: Any, action: Any) -> Any:
-        agent = module.make(trial.config, Tabular(ONWARD), ONWARD)
-        return agent.value(dataclasses.replace(state, params=params), jnp.asarray(ONWARD.obs[0]))[action]
-
-    gradient = jax.jit(jax.vmap(jax.grad(value)))(before, trial.state, action)
-    error = 100 + gamma * q[:, 1].max(-1) - q[seeds, 0, action]
-    off: dict[float, list[float]] = {1.0: [], 2.0: []}
-    for (path, g), x, y in zip(
-        jax.tree_util.tree_leaves_with_path(gradient), jax.tree.leaves(before), jax.tree.leaves(after), strict=True
-    ):
-        g, moved = np.asarray(g), np.asarray(y) - np.asarray(x)
-        counts = np.abs(g) > 1e-3 * np.abs(g).max()
-        if (np.sign(moved) != np.sign(g))[counts].mean() > 0.02:
-            where = jax.tree_util.keystr(path)
-            raise AssertionError(f"{where} does not move along the gradient of Q(s, a): another gradient is in it")
-        g = g * error.reshape(-1, *[1] * (g.ndim - 1))
-        for scale, worst in off.items():  # half the squared error, or all of it
-            worst.append(float(np.abs(moved - rate * scale * g / (scale * np.abs(g) + eps)).max() / rate))
-    return min(max(worst) for worst in off.values())
-
-
-@oracle(DQN, "the recording of steps: rewards, episodes, the return after each action", DEFINITION)
-def known_steps(module: ModuleType) -> None:
-    """Where each step is known beforehand, what is reported of rewards, episodes and what followed is too."""
-    compare_steps(module, "overestimation", "episodes", "gradient_steps", "update_ratio", "reward", "return", "length")
-
-
-@oracle(DQN, "what an update makes of its steps: the targets, or their metrics", LIKENESS)
-def known_q_targets(module: ModuleType) -> None:
-    """Where each step is known beforehand, the smallest and largest target, value and error are too."""
-    compare_steps(module, "target", "value", "td_error")
-
-
-def compare_steps(module: ModuleType, *asked: str) -> None:
-    """Raise AssertionError unless three updates on CYCLE report, of the metrics that are `asked`, what follows.
-
-    Greedy throughout, one gradient step at the end of each update, on a buffer of just this update's 77 steps.
-    """
-    gamma = 0.9
-    need(module, "gamma", "start_e", "end_e", "train_frequency")
-    trial = Trial(module, CYCLE, 1e-3, epsilon=0.0, gamma=gamma)
-    leads_to, reward = CYCLE.next[:, 0], CYCLE.reward[:, 0].astype(np.float64)
-    terminated, truncated = CYCLE.terminated[:, 0], CYCLE.truncated[:, 0]
-    ended = terminated | truncated
-    agent = module.make(trial.config, Tabular(CYCLE), CYCLE)
-
-    @jax.jit
-    @jax.vmap
-    def of_target(state: Any) -> Any:
-        return jax.vmap(partial(agent.value, dataclasses.replace(state, params=state.target_params)))(CYCLE.obs)
-
-    returns, episode = [], []
-    for step in range(3):
-        old = trial.state
-        part(old, "target_params")
-        trial.state, got, (q, *_) = trial.update(old, step)
-        target_q, q = np.asarray(of_target(old), np.float64), q.astype(np.float64)
-        greedy = np.take_along_axis(target_q, q.argmax(-1)[..., None], -1)[..., 0]  # [S, 4]
-        best = q.max(-1)
-        target = reward + gamma * ~terminated * greedy[:, leads_to]
-        at = (11 * step + np.arange(11)) % 4
-        excess, count = np.zeros(SEEDS), 0
-        for s in at:
-            episode.append((best[:, s], reward[s]))
-            if ended[s]:
-                # From a time limit on, the last action's own value stands for what would have followed.
-                follows = best[:, s] if truncated[s] else reward[s]
-                excess += best[:, s] - follows
-                for value, paid in reversed(episode[:-1]):
-                    follows = paid + gamma * follows
-                    excess += value - follows
-                count += len(episode)
-                returns.append(sum(paid for _, paid in episode))
-                episode = []
-        before, after = (vectors(part(s, "params")) for s in (old, trial.state))
-        norms = np.linalg.norm(after - before, axis=1), np.linalg.norm(before, axis=1)
-        wanted = {"overestimation": excess / count, "episodes": np.full(SEEDS, 7 * int(ended[at].sum())),
-                  "gradient_steps": np.ones(SEEDS), "update_ratio": norms[0] / norms[1]}  # fmt: skip
-        last = np.repeat(returns, 7)[-100:]
-        for name, x in (("reward", reward[at]), ("return", last), ("length", np.full(1, 2.0))):
-            wanted |= {f"{name}_{how}": np.full(SEEDS, getattr(x, how)()) for how in ("mean", "std", "min", "max")}
-        for name, x in emitted(got, *of(wanted, asked)).items() if of(wanted, asked) else ():
-            close(f"{name} in update {step}", x, wanted[name], 1e-3)
-        # 31 of the 77 steps are learned from: now and then one of the four states is missing.
-        for name, x in (("target", target), ("value", best), ("td_error", target - best)):
-            for how in ("min", "max"):
-                if name in asked and f"{name}_{how}" in got:
-                    off = np.abs(got[f"{name}_{how}"] - getattr(x, how)(1)) > 1e-3
-                    if off.mean() > 0.2:
-                        raise AssertionError(
-                            f"{name}_{how} in update {step} is {got[f'{name}_{how}'][off][0]:.5g}, and should be "
-                            f"{getattr(x, how)(1)[off][0]:.5g}"
-                        )
-
-
-@oracle(DQN, "which parameters act: the newest")
-def newest_parameters(module: ModuleType) -> None:
-    """After a gradient step in mid-update its result acts; the first of two steps ends where a lone one does."""
-    found = mid_update(module)
-    emitted(found.metrics, "reward_mean", "value_mean")
-    close_if_emitted(found.metrics, "reward_mean", found.reward)
-    close_if_emitted(found.metrics, "value_mean", found.value)
-
-
-@oracle(DQN, "which parameters choose the next action (the newest), or value it (the target network's)", LIKENESS)
-def newest_targets(module: ModuleType) -> None:
-    """In double Q-learning the newest choose, and a sync in mid-update counts."""
-    need(module, "target", "target_network_frequency", "tau", "n_step")
-    found = mid_update(module)
-    emitted(found.metrics, "target_mean")
-    close_if_emitted(found.metrics, "target_mean", found.target)
-
-
-def close_if_emitted(metrics: dict[str, np.ndarray], name: str, wanted: np.ndarray) -> None:
-    if name in metrics:
-        close(f"{name} with a gradient step in mid-update", metrics[name], wanted, 1e-3)
-
-
-class MidUpdate(NamedTuple):
-    """What an update of two cycles on SEESAW reports, and what it should, each `[S]`."""
-
-    metrics: dict[str, np.ndarray]
-    reward: np.ndarray
-    value: np.ndarray
-    target: np.ndarray
-
-
-@functools.cache
-def mid_update(module: ModuleType) -> MidUpdate:
-    """All transitions between two gradient steps are alike, so that the first of two in one update ends where a lone
-    one does. The target network then moves half of the way to it.
-    """
-    need(module, "start_e", "end_e", "train_frequency", "cycles_per_update")
-    lone = Trial(module, SEESAW, 0.1, epsilon=0.0)
-    trial = Trial(module, SEESAW, 0.1, epsilon=0.0, cycles=2, tau=0.5, target_network_frequency=77)
-    stepped, _, (q, _, moved, _) = lone.update(lone.state, 0)
-    q, moved, seeds = q[:, 0], moved[:, 0], np.arange(SEEDS)
-    first, second = q.argmax(-1), moved.argmax(-1)
-    _, got, _ = trial.update(trial.state, 0)
-    rewards = np.asarray(SEESAW.reward)[0]
-    reward = (rewards[first] + rewards[second]) / 2
-    value = (q[seeds, first] + moved[seeds, second]) / 2
-    synced = q
-    if hasattr(lone.state, "params"):
-        half = jax.tree.map(lambda x, y: (x + y) / 2, lone.state.params, stepped.params)
-        agent = module.make(lone.config, Tabular(SEESAW), SEESAW)
-        of_half = jax.jit(jax.vmap(lambda s: agent.value(s, jnp.asarray(SEESAW.obs[0]))))
-        synced = np.asarray(of_half(dataclasses.replace(stepped, params=half)))
-    gamma = getattr(trial.config, "gamma", np.nan)
-    return MidUpdate(got, reward, value, reward + gamma * (q[seeds, first] + synced[seeds, second]) / 2)
-
-
-@oracle(DQN, "the schedule of exploration, or the metric `epsilon`", LIKENESS)
-def known_epsilon(module: ModuleType) -> None:
-    """Of the 11 steps in 7 environments each has its own, on a line until half of the training is over."""
-    need(module, "start_e", "end_e", "train_frequency", "exploration_fraction")
-    falls = emitted(Trial(module, NOISE, epsilon=1.0, end_e=0.2).run(12), "epsilon")["epsilon"]
-    steps = 77 * np.arange(12)[:, None] + 7 * np.arange(11)
-    line = np.clip(1 - 0.8 * steps / (77 * UPDATES / 2), 0.2, 1).mean(1)
-    close("epsilon over 12 of 20 updates", falls[:, 0], line, 1e-3)
-
-
-@oracle(DQN, "a metric", DEFINITION)
-def known_q_metrics(module: ModuleType) -> None:
-    """On one observation whose reward is +1 or -1, each metric follows from Q before and after, and epsilon."""
-    need(module, "start_e", "end_e", "train_frequency")
-    for epsilon in (0.5, 0.0):
-        trial = Trial(module, NOISE, epsilon=epsilon)
-        trial.run(3)  # to where the target network is not the online one
-        _, got, (q, _, new_q, _) = trial.update(trial.state, 3)
-        q, new_q = q[:, 0].astype(np.float64), new_q[:, 0].astype(np.float64)
-        low, floor = epsilon / 2, max(epsilon, 0.01) / 2
-        entropy = -sum(p * math.log(p) for p in (1 - low, low) if p)
-        churn = (q.argmax(-1) != new_q.argmax(-1)).astype(float)
-        wanted = {
-            "epsilon": np.full(SEEDS, epsilon),
-            "entropy": np.full(SEEDS, entropy),
-            "relative_entropy": np.full(SEEDS, entropy / math.log(2)),
-            "churn": churn,
-            "kl": churn * (1 - 2 * floor) * math.log((1 - floor) / floor),
-            "gradient_steps": np.ones(SEEDS),
-            "buffer_fill": np.ones(SEEDS),
-            "episodes": np.full(SEEDS, 77),
-            "reward_min": np.full(SEEDS, -1),
-            "reward_max": np.full(SEEDS, 1),
-            "nonfinite": np.zeros(SEEDS),
-        }
-        if {"td_error_mean", "target_mean", "value_mean"} <= got.keys():
-            wanted["td_error_mean"] = np.float64(got["target_mean"]) - got["value_mean"]
-        if epsilon == 0:
-            wanted |= {"action_entropy": np.zeros(SEEDS), "explained_variance": np.zeros(SEEDS)}
-            wanted |= {"value_mean": q.max(-1), "overestimation": q.max(-1) - got.get("reward_mean", np.nan)}
-        for name, x in emitted(got, *wanted).items():
-            close(f"{name} at epsilon {epsilon}", x, wanted[name], 1e-3)
 
 
 # What no training survives.

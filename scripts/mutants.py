@@ -91,7 +91,7 @@ COMPONENTS = {
         "byte_images squashed_actions curved_target pixels boundary",
         "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart "
         "search_distribution spread_of_candidates",
-        "refit": "selection next_gaussian search_distribution refitted_mean refitted_variance",
+        "refit": "selection next_gaussian search_distribution refitted_mean refitted_variance carried_mean",
         "score": "next_gaussian mean_score noisy_bandit",
         "smoothing": "next_gaussian search_distribution smoothed_mean smoothed_variance",
     },
@@ -1314,6 +1314,30 @@ CEM = [
         "random keys",
         "an environment splits the key of a step before it draws, so that nothing is drawn twice",
         True,
+    ),
+    Mutant(
+        "random numbers that come again after 8 generations",
+        "jax.random.split(state.key, 5)",
+        "(state.key, *jax.random.split(jax.random.fold_in(state.key, step % 8), 4))",
+        "random keys",
+    ),
+    Mutant(
+        "smoothing that keeps the start's Gaussian",
+        "zip((state.mean, state.variance), fitted,",
+        "zip((0 * state.mean, jnp.full_like(state.variance, config.init_variance)), fitted,",
+        "smoothing",
+    ),
+    Mutant(
+        "mean carried on with 8 bits",
+        "State(mean, variance + extra_variance, key,",
+        "State(mean.astype(jnp.bfloat16).astype(jnp.float32), variance + extra_variance, key,",
+        "refit",
+    ),
+    Mutant(
+        "env_steps counted with 16 bits",
+        "state.env_steps + lengths.sum()",
+        "(state.env_steps + lengths.sum()).astype(jnp.int16).astype(jnp.int32)",
+        "metrics",
     ),
 ]
 

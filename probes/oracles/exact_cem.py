@@ -46,7 +46,7 @@ FIRST = np.eye(5)[0]  # a reward that is the first dimension of the action, betw
 def rewarded(slope: Any, shown: Any = (0.0, 0.0, 0.0)) -> Targets:
     """One step that shows three numbers and pays `slope` times the action of five dimensions."""
     zeros = np.zeros((1, 5), np.float32)
-    return Targets(np.float32([shown]), zeros, np.float32([slope]), np.float32(0), np.float32(0))
+    return Targets(np.array([shown], np.float32), zeros, np.array([slope], np.float32), np.float32(0), np.float32(0))
 
 
 BOX, WHOLE = Lopsided(rewarded(FIRST)), Whole(rewarded(FIRST))
@@ -124,11 +124,11 @@ class Search:
         """Metrics of the first generation. Raises CannotAskError unless the agent emits them all."""
         return list(of_all(self.generation().metrics, *names))
 
-    def stds_after(self, step: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The smallest and the mean deviation after the first generation, which is given this step."""
-        new = self.generation(step)
+    def stds_after(self, step: int = 0, after: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """The smallest and the mean deviation that a generation ends with."""
+        new = self.generation(step, after)
         smallest, mean = of_all(self.generation(after=new.state).metrics, "std_min", "std_mean")
-        return np.float64(smallest), np.float64(mean)
+        return np.asarray(smallest, np.float64), np.asarray(mean, np.float64)
 
 
 def of_all(metrics: dict[str, np.ndarray], *names: str) -> list[np.ndarray]:
@@ -180,14 +180,16 @@ WALK = tables(
 def fresh_rollouts(module: ModuleType) -> None:
     """Returns of four rewards of +1 and -1, drawn anew: the variance of a mean over 5 rollouts is 4 / 5."""
     need(module, "num_rollouts")
-    metrics = emitted(Trial(module, WALK).run(4), "return_mean", "mean_policy_return")
+    trial = Trial(module, WALK)
+    metrics = emitted(trial.run(min(UPDATES, trial.num_updates)), "return_mean", "mean_policy_return")
     score = emitted(metrics, "return_mean")["return_mean"]
     for name, x in metrics.items():
-        if (x[1:] == x[:-1]).mean() > 0.5:
-            raise AssertionError(f"generations repeat the same rewards, in {name}: the key is not advanced")
+        for apart in range(1, len(x)):
+            if (x[apart:] == x[:-apart]).mean() > 0.5:
+                raise AssertionError(f"{name} comes again {apart} generations later: the key is not advanced")
         if (x[:, 1:] == x[:, :-1]).mean() > 0.5:
             raise AssertionError(f"seeds repeat the same rewards, in {name}: the key is not theirs")
-    ratio = ROLLOUTS / 4 * float(np.mean(score**2))  # of 256 means; candidates that share their keys have the same
+    ratio = ROLLOUTS / 4 * float(np.mean(score**2))  # of 1280 means; candidates that share their keys have the same
     if not ratio < 1.35:
         raise AssertionError(f"mean returns vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
     if "mean_policy_return" in metrics:
@@ -196,7 +198,7 @@ def fresh_rollouts(module: ModuleType) -> None:
 
 def from_fresh_keys(name: str, score: np.ndarray, x: np.ndarray) -> None:
     """Raise AssertionError if what was played on WALK once more goes with the scores, `[updates, S]` both."""
-    if not abs(np.corrcoef(score.ravel(), x.ravel())[0, 1]) < 0.3:  # 5 sd of 256 pairs
+    if not abs(np.corrcoef(score.ravel(), x.ravel())[0, 1]) < 0.3:  # 5 sd of 256 pairs, or more
         raise AssertionError(f"the {name} goes with the candidates' scores: it is not from fresh keys")
 
 
@@ -208,12 +210,17 @@ def counted_candidates(module: ModuleType) -> None:
     if {"return_mean", "return_std"} <= found.keys():
         close("the mean square of returns that are +1 or -1, by return_mean and return_std",
               found["return_mean"] ** 2 + found["return_std"] ** 2, np.ones((1, SEEDS)), 1e-3)  # fmt: skip
-    counted, all_of_them = Trial(module, COUNT).run(2), np.ones((2, SEEDS))
-    wanted = {"return_count": POPULATION * all_of_them, "episodes": POPULATION * ROLLOUTS * all_of_them}
-    if "length_mean" in counted:
-        wanted["env_steps"] = POPULATION * ROLLOUTS * counted["length_mean"].cumsum(axis=0)
-    for name, x in emitted(counted, *wanted).items():
-        close(name, x / wanted[name], all_of_them, 1e-3)
+    # To the end, by when environment steps are more than 16 bits hold.
+    for params, updates in ((COUNT, 2), (ENDLESS, UPDATES)):
+        trial = Trial(module, params)
+        counted = trial.run(min(updates, trial.num_updates))
+        all_of_them = np.ones_like(next(iter(counted.values())))
+        ended = POPULATION * ROLLOUTS * (params is COUNT)
+        wanted = {"return_count": POPULATION * all_of_them, "episodes": ended * all_of_them}
+        if "length_mean" in counted:
+            wanted["env_steps"] = POPULATION * ROLLOUTS * counted["length_mean"].cumsum(axis=0)
+        for name, x in emitted(counted, *wanted).items():
+            close(f"{name} in {updates} generations", x, wanted[name], 1e-3)
 
 
 @oracle(CEM, "the random numbers that candidates meet", LIKENESS)
@@ -277,7 +284,7 @@ def hidden_layers(module: ModuleType) -> None:
 
 # An image of one pixel, black and then white. Each step pays +1 or -1 by the action.
 BLACK_WHITE = tables(
-    obs=np.uint8([0, 255]).reshape(2, 1, 1, 1), reward=[[1.0, -1.0]] * 2, next=[1, 0], terminated=[0, 1]
+    obs=np.array([0, 255], np.uint8).reshape(2, 1, 1, 1), reward=[[1.0, -1.0]] * 2, next=[1, 0], terminated=[0, 1]
 )
 PIXEL = Tabular(BLACK_WHITE)
 
@@ -412,9 +419,14 @@ def mean_score(module: ModuleType) -> None:
 def smoothed_mean(module: ModuleType) -> None:
     """A smoothing of .75 moves the mean a quarter as far as none, from the same candidates."""
     need(module, "smoothing")
-    moved = [outputs(Search(module, smoothing=share).generation().policy) for share in (0.0, 0.75)]
-    step = max(float(np.abs(x).max()) for x in moved)
-    close("the mean's step with a smoothing of .75, to the largest", moved[1] / step, moved[0] / 4 / step, 0.01)
+    later = Search(module).generation().state
+    for after in (None, later):
+        found = [Search(module, smoothing=share).generation(after=after) for share in (0.0, 0.75)]
+        whole, smoothed = (outputs(x.policy) - outputs(x.before) for x in found)
+        step = max(float(np.abs(whole).max()), float(np.abs(smoothed).max()))
+        what = "second" if after is later else "first"
+        close(f"the mean's step with a smoothing of .75 in the {what} generation, to the largest",
+              smoothed / step, whole / 4 / step, 0.01)  # fmt: skip
 
 
 @oracle(CEM, "the refit: its mean")
@@ -443,7 +455,32 @@ def about_the_mean(module: ModuleType) -> None:
         raise AssertionError(f"candidates of the second generation lie {off:.2g} off the mean")
 
 
-HALF = {"elite_fraction": 34 / POPULATION, "init_variance": 1.0}  # so that no deviation becomes very small
+@oracle(CEM, "what is carried from generation to generation: the mean, to the last digits")
+def carried_mean(module: ModuleType) -> None:
+    """When deviations have become a thousandth, candidates still lie about the mean, and elites about the new one."""
+    need(module, "elite_fraction", "extra_variance")
+    up, down = Search(module), Search(module, rewarded(-FIRST))
+    state, sign = None, 1.0
+    for step in range(10):  # to and fro, so that the mean stays near 0
+        found = (up if step % 2 == 0 else down).generation(step, state)
+        score, std, lowest, best = of_all(found.metrics, "return_mean", "return_std", "elite_threshold", "return_max")
+        before, mean = (sign * policy[0][:, 0, 0] for policy in (found.before, found.policy))
+        state, sign = found.state, -sign
+        off = float(((score - before) / std).mean())
+        # Means of 67 in 64 seeds, .015; candidates that are kept and the bend of the actions add to it.
+        if not abs(off) < 0.2:
+            raise AssertionError(f"in generation {step} candidates lie {off:.2g} deviations off the mean")
+        outside = np.maximum(lowest - mean, mean - best) / std
+        if not outside.max() < 0.1:
+            raise AssertionError(
+                f"the new mean of generation {step} is {outside.max():.2g} deviations away from all of its elites"
+            )
+
+
+HALF: dict[str, Any] = {
+    "elite_fraction": 34 / POPULATION,
+    "init_variance": 1.0,
+}  # so that no deviation becomes very small
 
 
 @oracle(CEM, "the extra variance: that it is added", DEFINITION)
@@ -477,27 +514,30 @@ def extra_variance_line(module: ModuleType) -> None:
               np.full(SEEDS, max(1 - step / last, 0.0)), 1e-2)  # fmt: skip
 
 
-def first_deviation(metrics: dict[str, np.ndarray]) -> np.ndarray:
-    """That of every parameter, before anything is learned. Raises CannotAskError if they differ."""
+def one_deviation(metrics: dict[str, np.ndarray]) -> np.ndarray:
+    """That of every parameter, before anything is learned of them. Raises CannotAskError if they differ."""
     smallest, mean = of_all(metrics, "std_min", "std_mean")
-    if not np.allclose(smallest, mean, rtol=1e-3):
+    if not np.allclose(smallest, mean, rtol=2e-3):
         raise CannotAskError("its parameters do not begin with one variance")
-    return np.float64(mean)
+    return np.asarray(mean, np.float64)
 
 
 @oracle(CEM, "the smoothing of the variance", DEFINITION)
 def smoothed_variance(module: ModuleType) -> None:
     """A smoothing of .75 keeps .75 of the old variance and takes .25 of the refit's; extra variance comes on top."""
     need(module, "smoothing", "extra_variance")
-    old = first_deviation(Search(module, **HALF).generation().metrics)
-    fitted, _ = Search(module, **HALF).stds_after()
-    for extra in (0.0, 1.0):
-        smoothed, _ = Search(module, smoothing=0.75, extra_variance=extra, **HALF).stds_after()
-        close(f"the smallest variance with a smoothing of .75 and an extra variance of {extra:g}",
-              smoothed**2, 0.75 * old**2 + 0.25 * fitted**2 + extra, 1e-2)  # fmt: skip
+    # As they begin; and where nothing but extra variance has been added yet, or nearly so.
+    wider = Search(module, **HALF | {"smoothing": 0.999, "extra_variance": 3.0}).generation().state
+    for after, what in ((None, "first"), (wider, "second")):
+        old = one_deviation(Search(module, **HALF).generation(after=after).metrics)
+        fitted, _ = Search(module, **HALF).stds_after(after=after)
+        for extra in (0.0, 1.0):
+            smoothed, _ = Search(module, smoothing=0.75, extra_variance=extra, **HALF).stds_after(after=after)
+            close(f"the smallest variance with a smoothing of .75 and an extra variance of {extra:g} in the {what} "
+                  "generation", smoothed**2, 0.75 * old**2 + 0.25 * fitted**2 + extra, 1e-2)  # fmt: skip
 
 
-FEW = {"elite_fraction": 0.055, "init_variance": 1e-2}  # 3.7 of 67 candidates are 4
+FEW: dict[str, Any] = {"elite_fraction": 0.055, "init_variance": 1e-2}  # 3.7 of 67 candidates are 4
 
 
 @oracle(CEM, "the elites: how many there are", LIKENESS)
@@ -548,7 +588,7 @@ def gaussian_metrics(module: ModuleType) -> None:
     need(module, "smoothing", "extra_variance", "init_variance")
     search = Search(module)
     found = search.generation()
-    std, (entropy, each) = first_deviation(found.metrics), of_all(found.metrics, "entropy", "relative_entropy")
+    std, (entropy, each) = one_deviation(found.metrics), of_all(found.metrics, "entropy", "relative_entropy")
     close("relative_entropy", each, np.log(std) + 0.5 * math.log(2 * math.pi * math.e), 1e-3)
     size = entropy / each
     of_mean, of_variance, kl = of_all(found.metrics, "kl_mean_term", "kl_variance_term", "kl")

@@ -1317,8 +1317,9 @@ CEM = [
     ),
     Mutant(
         "random numbers that come again after 8 generations",
-        "jax.random.split(state.key, 5)",
-        "(state.key, *jax.random.split(jax.random.fold_in(state.key, step % 8), 4))",
+        "    key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)\n",
+        "    key, key_own = state.key, jax.random.fold_in(state.key, step % 8)\n"
+        "    key_noise, key_rollout, key_elite, key_eval = jax.random.split(key_own, 4)\n",
         "random keys",
     ),
     Mutant(

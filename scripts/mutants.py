@@ -89,18 +89,23 @@ COMPONENTS = {
         "targets": "bootstrapped_targets learned_rewards known_q_targets constant obs_value",
     },
     "cem": {
-        "candidates": "drawn_candidates search_distribution far_optimum",
+        "candidates": "drawn_candidates spread_of_candidates about_the_mean search_distribution far_optimum",
         "environment": "given_parameters",
-        "elites": "selection next_gaussian search_distribution bandit context_bandit table",
-        "evaluation": "policy_outputs evaluated_gaussian fresh_rollouts",
-        "extra variance": "extra_variance_schedule next_gaussian search_distribution far_optimum",
-        "fitness": "first_episodes reset_temptation patience",
-        "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences",
-        "policy": "shown_features dense_layers policy_outputs actions curved_target pixels boundary",
-        "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart search_distribution",
-        "refit": "selection next_gaussian search_distribution",
-        "score": "next_gaussian noisy_bandit",
-        "smoothing": "next_gaussian search_distribution",
+        "elites": "selection next_gaussian search_distribution best_candidates nan_is_worst number_of_elites "
+        "bandit context_bandit table",
+        "evaluation": "policy_outputs evaluated_gaussian fresh_rollouts policy_of_the_mean evaluated_mean fresh_elites",
+        "extra variance": "extra_variance_schedule next_gaussian search_distribution added_variance "
+        "extra_variance_line far_optimum",
+        "fitness": "first_episodes known_fitness reset_temptation patience",
+        "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences counted_candidates "
+        "gaussian_metrics explained_by_candidates",
+        "policy": "shown_features dense_layers policy_outputs actions bounded_actions whole_actions hidden_layers "
+        "byte_images squashed_actions curved_target pixels boundary",
+        "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart "
+        "search_distribution spread_of_candidates",
+        "refit": "selection next_gaussian search_distribution refitted_mean refitted_variance carried_mean",
+        "score": "next_gaussian mean_score noisy_bandit",
+        "smoothing": "next_gaussian search_distribution smoothed_mean smoothed_variance",
     },
 }
 
@@ -1321,6 +1326,31 @@ CEM = [
         "random keys",
         "an environment splits the key of a step before it draws, so that nothing is drawn twice",
         True,
+    ),
+    Mutant(
+        "random numbers that come again after 8 generations",
+        "    key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)\n",
+        "    key, key_own = state.key, jax.random.fold_in(state.key, step % 8)\n"
+        "    key_noise, key_rollout, key_elite, key_eval = jax.random.split(key_own, 4)\n",
+        "random keys",
+    ),
+    Mutant(
+        "smoothing that keeps the start's Gaussian",
+        "zip((state.mean, state.variance), fitted,",
+        "zip((0 * state.mean, jnp.full_like(state.variance, config.init_variance)), fitted,",
+        "smoothing",
+    ),
+    Mutant(
+        "mean carried on with 8 bits",
+        "State(mean, variance + extra_variance, key,",
+        "State(mean.astype(jnp.bfloat16).astype(jnp.float32), variance + extra_variance, key,",
+        "refit",
+    ),
+    Mutant(
+        "env_steps counted with 16 bits",
+        "state.env_steps + lengths.sum()",
+        "(state.env_steps + lengths.sum()).astype(jnp.int16).astype(jnp.int32)",
+        "metrics",
     ),
 ]
 

@@ -193,16 +193,19 @@ def keys_used_once(module: ModuleType) -> None:
         raise AssertionError("a random key is made from a number within init or update: it is the same every time")
 
 
+# Nothing pays anything.
+IDLE = tables(obs=np.zeros((4, 4)), reward=np.zeros((4, 2)), next=[0] * 4, terminated=True)
+
+
 @oracle(ALL, "the environment's parameters: those given to `make` are not used")
 def given_parameters(module: ModuleType) -> None:
-    """Where one-step episodes that pay at most 1 are asked for, none return 6 or 7, as by the environment's default."""
-    found = emitted(Trial(module, COIN).run(1), "return_max", "reward_max")
-    # By the default. Other wrong numbers are others' to explain: whether rewards and episodes are recorded right.
-    ranges = {"return_max": (6, 7), "reward_max": (3, 4)}
-    for name, x in found.items():
-        low, high = ranges[name]
-        if ((low - 1e-3 < x[-1]) & (x[-1] < high + 1e-3)).all():
-            close(f"{name} of rewards of +1 and -1", x[-1], np.ones(SEEDS))
+    """Where nothing pays anything, no episode returns 6 or 7, nor a step 3 or more, as by the environment's default.
+
+    Less than that may have another cause, which others find.
+    """
+    for name, x in emitted(Trial(module, IDLE).run(1), "return_max", "reward_max").items():
+        if (x[-1] > 2.5).any():
+            raise AssertionError(f"{name} where all rewards are 0 is {x[-1].max():.3g}")
 
 
 @oracle(GRADIENT, "random keys: used twice over environments, steps, updates or seeds")
@@ -521,36 +524,6 @@ def every_parameter_moves(module: ModuleType) -> None:
 # Contract-level checks of agents of a policy alone. They read `mean` and `variance` of the state.
 
 
-# Episodes of four steps, +1 or -1 at each whatever is done.
-WALK = tables(
-    obs=np.zeros((4, 4)), reward=np.zeros((4, 2)), next=[1, 2, 3, 3], terminated=[0, 0, 0, 1], noise=1.0
-)  # fmt: skip
-
-
-@oracle(CEM, "random keys of the environment: used twice over rollouts, steps, generations, seeds or the evaluation")
-def fresh_rollouts(module: ModuleType) -> None:
-    """Returns of four rewards of +1 and -1, drawn anew: the variance of a mean over 5 rollouts is 4 / 5."""
-    need(module, "num_rollouts")
-    metrics = emitted(Trial(module, WALK).run(4), "return_mean", "mean_policy_return", "selection_bias")
-    score = emitted(metrics, "return_mean")["return_mean"]
-    for name in ("return_mean", "mean_policy_return"):
-        x = metrics.get(name, score)
-        if (x[1:] == x[:-1]).mean() > 0.5:
-            raise AssertionError(f"generations repeat the same rewards, in {name}: the key is not advanced")
-        if (x[:, 1:] == x[:, :-1]).mean() > 0.5:
-            raise AssertionError(f"seeds repeat the same rewards, in {name}: the key is not theirs")
-    ratio = 5 / 4 * float(np.mean(score**2))  # of 256 means; candidates that share their keys all have the same
-    if not ratio < 1.35:
-        raise AssertionError(f"mean returns vary {ratio:.1f} x as much as independent draws: keys are shared, or stuck")
-    # Where candidates share their keys, scores are all return_mean: what was found on fresh keys has nothing of them.
-    fresh = {name: metrics[name] for name in ("mean_policy_return",) if name in metrics}
-    if "selection_bias" in metrics:
-        fresh["return of the elites once more"] = score - metrics["selection_bias"]
-    for name, x in fresh.items():
-        if not abs(np.corrcoef(score.ravel(), x.ravel())[0, 1]) < 0.3:  # 5 sd of 256 pairs
-            raise AssertionError(f"the {name} goes with the candidates' scores: it is not from fresh keys")
-
-
 @oracle(
     CEM, "the candidates: their number, spread or key; the refit's mean, the smoothing, or the extra variance", LIKENESS
 )
@@ -603,14 +576,6 @@ def known_c_metrics(module: ModuleType) -> None:
         close("return_mean + length_mean", counted["return_mean"] + counted["length_mean"], np.full((2, SEEDS), 9.0))
         steps = 335 * counted["length_mean"].cumsum(axis=0)
         close("env_steps, to 335 rollouts of their mean length", counted["env_steps"] / steps, np.ones((2, SEEDS)))
-
-
-@oracle(CEM, "the random numbers that candidates meet", LIKENESS)
-def common_starts(module: ModuleType) -> None:
-    """All candidates meet the same starts: where that decides what they return, they return the same."""
-    counted = Trial(module, COUNT).run(2)
-    for name, x in emitted(counted, "return_std", "length_std").items():
-        close(f"{name} of episodes with the same starts", x, np.zeros((2, SEEDS)))
 
 
 def known_of_generation(old: Any, new: Any, policy: np.ndarray, got: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

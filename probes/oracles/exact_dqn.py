@@ -106,8 +106,8 @@ def is_number(x: Any) -> bool:
 
 def values_of(module: ModuleType, trial: Trial, state: Any, params: Tables | None = None) -> np.ndarray:
     """Q `[S, n, A]` of the trial's observations, or of those in other tables."""
-    params = trial.params if params is None else params
-    return np.asarray(value_programs(module)[0](trial.config, params, state), np.float64)
+    shown = trial.params if params is None else params
+    return np.asarray(value_programs(module)[0](trial.config, shown, state), np.float64)
 
 
 def gradients(module: ModuleType, trial: Trial, state: Any, weights: np.ndarray) -> dict[int, np.ndarray]:

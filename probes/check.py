@@ -472,6 +472,9 @@ def run(
     stopped, asked = False, list[OracleResult]()
     results: dict[str, RungResult | Skipped] = {}
     for oracle in (x for x in chosen if isinstance(x, Oracle)):
+        said = {x.oracle.name for x in asked if x.fault is not None}
+        if oracle.instead_of and said >= {*oracle.instead_of}:
+            continue
         watch(f"asking {oracle.name}", asked, [])
         with errors_with_line(name, module.__file__, named=False, anywhere=True):
             asked.append(ask(oracle, module))

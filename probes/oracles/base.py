@@ -1,9 +1,11 @@
 """What oracles are made of: the registry, what they ask with, and the tables that several ask on."""
 
+import ast
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +38,8 @@ class Oracle:
     """TRUTH, DEFINITION or LIKENESS"""
     needs: dict[str, tuple[str, ...]]
     """functions and classes of the agent's file that it calls -> the names of their parameters or fields"""
+    instead_of: tuple[str, ...] = ()
+    """oracles over functions of the file that see the same more precisely: it is asked where one of them cannot be"""
 
 
 class CannotAskError(Exception):
@@ -46,13 +50,14 @@ ORACLES: dict[str, Oracle] = {}
 
 
 def oracle(
-    kinds: tuple[str, ...], isolates: str, holds: str = TRUTH, **needs: str
+    kinds: tuple[str, ...], isolates: str, holds: str = TRUTH, instead_of: str = "", **needs: str
 ) -> Callable[[Callable[[ModuleType], None]], Callable[[ModuleType], None]]:
     """Add the decorated function to the oracles."""
 
     def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         required = {name: tuple(parameters.split()) for name, parameters in needs.items()}
-        ORACLES[check.__name__] = Oracle(check.__name__, check, kinds, isolates, holds, required)
+        name, others = check.__name__, tuple(instead_of.split())
+        ORACLES[name] = Oracle(name, check, kinds, isolates, holds, required, others)
         return check
 
     return add
@@ -64,9 +69,34 @@ def missing(wanted: Oracle, module: ModuleType) -> str:
         found = getattr(module, name, None)
         if found is None:
             return f"it has no {name}"
+        if name not in used(module):
+            return f"its make does not use {name}"
         if not callable(found) or tuple(inspect.signature(found).parameters) != parameters:
             return f"its {name} does not take ({', '.join(parameters)})"
     return ""
+
+
+@functools.cache
+def used(module: ModuleType) -> set[str]:
+    """Which names of the file `make` refers to, directly or through others; all where there is no file to read."""
+    try:
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+    except (OSError, SyntaxError):
+        return {*dir(module)}
+    within: dict[str, set[str]] = {}
+    for node in tree.body:
+        names = [x for x in ast.walk(node) if isinstance(x, ast.Name)]
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            defined = {node.name}
+        else:
+            defined = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+        for name in defined:
+            within.setdefault(name, set()).update(x.id for x in names)
+    found, waiting = set[str](), {"make"}
+    while waiting:
+        found |= waiting
+        waiting = set[str]().union(*(within.get(name, set()) for name in waiting)) - found
+    return found
 
 
 def settings_in(module: ModuleType) -> set[str]:

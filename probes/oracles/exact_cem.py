@@ -235,7 +235,7 @@ def common_starts(module: ModuleType) -> None:
 # The policy.
 
 
-@oracle(CEM, "the policy: the bounds of a Box, or the bias")
+@oracle(CEM, "the policy: the bounds of a Box, or the bias", instead_of="actions")
 def bounded_actions(module: ModuleType) -> None:
     """Actions of very large parameters end at the bounds, on both sides; without anything to see they differ."""
     for i, (low, high) in enumerate(zip(BOX.low, BOX.high, strict=True)):
@@ -248,7 +248,7 @@ def bounded_actions(module: ModuleType) -> None:
         raise AssertionError("where observations are 0, all candidates act alike: the policy has no bias")
 
 
-@oracle(CEM, "the policy: whole numbers as actions")
+@oracle(CEM, "the policy: whole numbers as actions", instead_of="actions")
 def whole_actions(module: ModuleType) -> None:
     """Of two whole numbers, policies about 0 take each as often as the other."""
     (action,) = Search(module, rewarded(np.eye(5)[3]), WHOLE, init_variance=1.0).metrics("return_mean")
@@ -262,7 +262,7 @@ NARROW, AROUND = (4, 1), np.random.default_rng(0).normal(size=(4, 3)) * 1.5
 PAIRS = np.concatenate([np.zeros((1, 3)), AROUND, -AROUND])
 
 
-@oracle(CEM, "the policy: its hidden layers", DEFINITION)
+@oracle(CEM, "the policy: its hidden layers", DEFINITION, instead_of="dense_layers")
 def hidden_layers(module: ModuleType) -> None:
     """They are as many and as wide as hidden_sizes says, and what they compute is no linear function."""
     # With half of the old mean, 0, the new one is half of the refit's.
@@ -288,7 +288,7 @@ BLACK_WHITE = tables(
 PIXEL = Tabular(BLACK_WHITE)
 
 
-@oracle(CEM, "what the policy is shown of images: bytes from 0 to 1", DEFINITION)
+@oracle(CEM, "what the policy is shown of images: bytes from 0 to 1", DEFINITION, instead_of="shown_features")
 def byte_images(module: ModuleType) -> None:
     """A white pixel weighs as much as the bias: of candidates 3 in 4 act on it as on a black one."""
     search = Search(module, BLACK_WHITE, PIXEL, BLACK_WHITE.obs, init_variance=1.0)
@@ -345,7 +345,7 @@ def spread_of_candidates(module: ModuleType) -> None:
         raise AssertionError(f"the sum of five parameters varies {ratio:.2g} x as much as five that are independent")
 
 
-@oracle(CEM, "the policy: how outputs become actions of a Box", LIKENESS)
+@oracle(CEM, "the policy: how outputs become actions of a Box", LIKENESS, instead_of="actions")
 def squashed_actions(module: ModuleType) -> None:
     """The tanh of a standard normal output has the deviation .628; cut at the bounds it would have .718."""
     (std,) = Search(module, init_variance=1.0).metrics("return_std")

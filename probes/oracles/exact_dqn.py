@@ -396,7 +396,11 @@ def need_memory(module: ModuleType) -> None:
     need(module, "gamma", *MEMORY, "train_frequency", "num_envs", "target_network_frequency")
 
 
-@oracle(DQN, "the replay buffer: slots that are not written yet, or steps whose return is not whole")
+@oracle(
+    DQN,
+    "the replay buffer: slots that are not written yet, or steps whose return is not whole",
+    instead_of="sampled_returns replay_odds",
+)
 def whole_returns(module: ModuleType) -> None:
     """Where every step pays 10, all sums of two rewards are alike, also as long as the buffer is not full."""
     need_memory(module)
@@ -420,7 +424,7 @@ def oldest_overwritten(module: ModuleType) -> None:
             raise AssertionError(f"{name} is {x.max():.4g}, of steps of more than buffer_size ago: they are still kept")
 
 
-@oracle(DQN, "returns of n steps", DEFINITION)
+@oracle(DQN, "returns of n steps", DEFINITION, instead_of="sampled_returns")
 def known_n_step_returns(module: ModuleType) -> None:
     """Sums of two rewards end with the episode, and what follows the last of them is discounted once for each."""
     need_memory(module)
@@ -519,7 +523,12 @@ def semi_gradient(module: ModuleType) -> None:
             raise AssertionError(f"{where} does not move along the gradient of Q(s, a): another gradient is in it")
 
 
-@oracle(DQN, "the optimiser: its step, its moments from step to step, the clip of the gradient's norm", LIKENESS)
+@oracle(
+    DQN,
+    "the optimiser: its step, its moments from step to step, the clip of the gradient's norm",
+    LIKENESS,
+    instead_of="optimiser",
+)
 def adam_steps(module: ModuleType) -> None:
     """Two updates are Adam's first two steps on the clipped gradient, whose length does not tell of the loss."""
     need(module, "adam_eps", "learning_rate", "gamma", "start_e", "end_e", "train_frequency")
@@ -561,7 +570,9 @@ def first_after_warm_up(module: ModuleType) -> None:
         )
 
 
-@oracle(DQN, "the loss: of which action's value, and how errors are summed up", LIKENESS)
+@oracle(
+    DQN, "the loss: of which action's value, and how errors are summed up", LIKENESS, instead_of="td_loss optimiser"
+)
 def two_kinds(module: ModuleType) -> None:
     """Where one action pays 10 and the other -10, the step is on the mean of their squared errors or half of these."""
     need(module, "adam_eps", "learning_rate", "gamma", "batch_size", "start_e", "end_e")
@@ -583,7 +594,7 @@ def two_kinds(module: ModuleType) -> None:
         )
 
 
-@oracle(DQN, "the size of the gradient step: the loss, or the optimiser", LIKENESS)
+@oracle(DQN, "the size of the gradient step: the loss, or the optimiser", LIKENESS, instead_of="td_loss optimiser")
 def first_step_size(module: ModuleType) -> None:
     """The first step is Adam's, on the squared error or half of it.
 
@@ -671,7 +682,7 @@ def image_trial(module: ModuleType, params: Tables = PICTURES) -> Trial:
     return Trial(module, params, learning_rate=0.0, epsilon=1.0, gamma=0.0, **IMAGES)
 
 
-@oracle(DQN, "the network on images: its convolutions' windows")
+@oracle(DQN, "the network on images: its convolutions' windows", instead_of="convolved_images")
 def covered_pixels(module: ModuleType) -> None:
     """Of an image Q depends on every pixel that a window covers."""
     need(module, "conv_layers")
@@ -688,7 +699,12 @@ def covered_pixels(module: ModuleType) -> None:
         raise AssertionError(f"Q does not depend on the pixel at {at}, which windows of 3 that are 2 apart cover")
 
 
-@oracle(DQN, "the network on images: bytes are shown to it as 0 to 1", DEFINITION)
+@oracle(
+    DQN,
+    "the network on images: bytes are shown to it as 0 to 1",
+    DEFINITION,
+    instead_of="convolved_images shown_features",
+)
 def scaled_bytes(module: ModuleType) -> None:
     """Q of an image of bytes, 0 and 255, is that of one of the numbers 0 and 1."""
     need(module, "conv_layers")
@@ -699,7 +715,7 @@ def scaled_bytes(module: ModuleType) -> None:
     close("Q of an image of bytes, 0 and 255, to that of 0 and 1,", of_bytes, ones, 1e-3)
 
 
-@oracle(DQN, "the replay buffer: observations that are kept as bytes")
+@oracle(DQN, "the replay buffer: observations that are kept as bytes", instead_of="storage stored_transitions")
 def stored_images(module: ModuleType) -> None:
     """Values learned are of the images that were kept, whole numbers from 0 to 255."""
     need(module, "buffer_dtype", "start_e", "end_e")
@@ -710,7 +726,7 @@ def stored_images(module: ModuleType) -> None:
     extremes(got, "value", np.asarray(q, np.float64)[:, 0], "of an image kept as bytes")
 
 
-@oracle(DQN, "the network: its dueling heads", DEFINITION)
+@oracle(DQN, "the network: its dueling heads", DEFINITION, instead_of="dueling_heads")
 def known_duel(module: ModuleType) -> None:
     """Only differences of advantages count, and Q of one observation does not depend on those beside it."""
     need(module, "dueling", "start_e", "end_e")
@@ -732,7 +748,12 @@ def known_duel(module: ModuleType) -> None:
 # The target network, and the values of next states.
 
 
-@oracle(DQN, "the value of the next state under the policy that explores", DEFINITION)
+@oracle(
+    DQN,
+    "the value of the next state under the policy that explores",
+    DEFINITION,
+    instead_of="bootstrapped_targets next_state_values",
+)
 def expected_next_value(module: ModuleType) -> None:
     """With target = expected_sarsa at epsilon .5 it is .75 of the largest value and .25 of the other."""
     need(module, "target", "gamma", "start_e", "end_e")

@@ -236,7 +236,12 @@ def as_predicted(off: np.ndarray, tolerance: float = ROUNDING) -> None:
         )
 
 
-@oracle(PPO, "the gradient steps: which samples they take, and with what beside them", LIKENESS)
+@oracle(
+    PPO,
+    "the gradient steps: which samples they take, and with what beside them",
+    LIKENESS,
+    instead_of="gradient_steps each_sample_once",
+)
 def whole_batches(module: ModuleType) -> None:
     """Where one minibatch is the whole rollout, and its rewards are certain, what the value learns is too."""
     trial = exact_trial(module, CERTAIN, ON_LINE, vf_coef=0.6)
@@ -276,13 +281,20 @@ def acting(module: ModuleType, trial: Trial, env: Any) -> tuple[np.ndarray, np.n
     return of_value, of_policy
 
 
-@oracle(PPO, "the policy's loss: ratio, clip, sign, mean or normalised advantages; or the optimiser", LIKENESS)
+@oracle(
+    PPO,
+    "the policy's loss: ratio, clip, sign, mean or normalised advantages; or the optimiser",
+    LIKENESS,
+    instead_of="policy_loss gradient_steps",
+)
 def exact_policy(module: ModuleType) -> None:
     """Three gradient steps on the policy's loss alone lead where Adam, written out, does."""
     as_predicted(update_on_line(module))
 
 
-@oracle(PPO, "the value's loss, its clip or its weight; or the optimiser", LIKENESS)
+@oracle(
+    PPO, "the value's loss, its clip or its weight; or the optimiser", LIKENESS, instead_of="value_loss gradient_steps"
+)
 def exact_value(module: ModuleType) -> None:
     """Three gradient steps on the value's loss do, too."""
     trial = exact_trial(module, LINE, ON_LINE)
@@ -292,14 +304,14 @@ def exact_value(module: ModuleType) -> None:
     as_predicted(update_on_line(module, vf_coef=0.6)[:, of_value])
 
 
-@oracle(PPO, "the entropy bonus", LIKENESS)
+@oracle(PPO, "the entropy bonus", LIKENESS, instead_of="entropy_bonus gradient_steps")
 def exact_entropy(module: ModuleType) -> None:
     """In the middle of a training, those on the policy's loss less the entropy bonus do, too."""
     predicted_by(module, exact_policy)
     as_predicted(update_on_line(module, middle=True, ent_coef=2.0))
 
 
-@oracle(PPO, "the gradient steps: the clip of the gradient's norm", DEFINITION)
+@oracle(PPO, "the gradient steps: the clip of the gradient's norm", DEFINITION, instead_of="gradient_steps")
 def exact_clip(module: ModuleType) -> None:
     """With a norm of the gradient far above what is allowed they do, too."""
     predicted_by(module, exact_policy, exact_value)
@@ -315,7 +327,11 @@ def predicted_by(module: ModuleType, *others: Callable[[ModuleType], None]) -> N
             raise CannotAskError(f"{other.__name__} fails: its loss or its optimiser is another") from error
 
 
-@oracle(PPO, "the batch that is learned from: time and environments are mixed up")
+@oracle(
+    PPO,
+    "the batch that is learned from: time and environments are mixed up",
+    instead_of="learned_batch learned_targets",
+)
 def exact_batch(module: ModuleType) -> None:
     """What is learned of two environments in different states leads where it does by each one's own steps."""
     predicted_by(module, exact_policy, exact_value)
@@ -333,7 +349,11 @@ def exact_batch(module: ModuleType) -> None:
     as_predicted(ends(module, trial, ON_ROUNDS, samples, new)[apart], FAULT)
 
 
-@oracle(PPO, "the shuffling into minibatches: all epochs go through them in the same order")
+@oracle(
+    PPO,
+    "the shuffling into minibatches: all epochs go through them in the same order",
+    instead_of="each_sample_once learned_targets",
+)
 def fresh_orders(module: ModuleType) -> None:
     """Two samples can be learned from twice in four orders, and lead to four ends."""
     need(module, "num_minibatches", "update_epochs")
@@ -410,7 +430,7 @@ def alone(module: ModuleType) -> Alone:
     return Alone(action, twice, stopped, thrice)
 
 
-@oracle(PPO, "target_kl: when it stops the epochs, and what goes on after that", DEFINITION)
+@oracle(PPO, "target_kl: when it stops the epochs, and what goes on after that", DEFINITION, instead_of="early_stop")
 def stopped_epochs(module: ModuleType) -> None:
     """Past target_kl three epochs are as two, to the last number of the state; below it they are not."""
     found = alone(module)
@@ -420,7 +440,7 @@ def stopped_epochs(module: ModuleType) -> None:
         close("a number of the state after an epoch that target_kl left out", x, y, 1e-5)
 
 
-@oracle(PPO, "metrics: the mean over gradient steps", DEFINITION)
+@oracle(PPO, "metrics: the mean over gradient steps", DEFINITION, instead_of="early_stop means_of_steps")
 def metrics_of_steps(module: ModuleType) -> None:
     """Past target_kl three epochs report what two do."""
     found = alone(module)
@@ -429,7 +449,7 @@ def metrics_of_steps(module: ModuleType) -> None:
         close(f"{name} beside an epoch that target_kl left out", x, found.twice[1].get(name, x), 1e-4)
 
 
-@oracle(PPO, "a metric of the ratio", DEFINITION)
+@oracle(PPO, "a metric of the ratio", DEFINITION, instead_of="early_stop")
 def metrics_of_ratios(module: ModuleType) -> None:
     """What the third of three gradient steps adds to their mean is that of the policy after two."""
     found, seeds = alone(module), np.arange(SEEDS)
@@ -502,7 +522,12 @@ def drawn_deviation(found: Boxed) -> float:
     return float(np.sqrt(about_mean.mean() / 5))
 
 
-@oracle(PPO, "the Gaussian policy: its standard deviation at the start, or the draws from it", DEFINITION)
+@oracle(
+    PPO,
+    "the Gaussian policy: its standard deviation at the start, or the draws from it",
+    DEFINITION,
+    instead_of="gaussian boxed_transitions",
+)
 def drawn_spread(module: ModuleType) -> None:
     """At the start actions spread by exp(init_log_std)."""
     ratio = drawn_deviation(boxed(module, NARROW, 1.0, 0.0)) / math.exp(NARROW)
@@ -510,7 +535,7 @@ def drawn_spread(module: ModuleType) -> None:
         raise AssertionError(f"actions spread {ratio:.2f} x as much as exp(init_log_std) says")
 
 
-@oracle(PPO, "`policy` of the Agent: the standard deviation that it reports")
+@oracle(PPO, "`policy` of the Agent: the standard deviation that it reports", instead_of="gaussian boxed_transitions")
 def reported_spread(module: ModuleType) -> None:
     """Actions spread by the standard deviation that `policy` reports."""
     found = boxed(module, NARROW, 1.0, 0.0)
@@ -519,7 +544,7 @@ def reported_spread(module: ModuleType) -> None:
         raise AssertionError(f"actions spread {ratio:.2f} x as much as `policy` reports")
 
 
-@oracle(PPO, "the Gaussian policy: its entropy", DEFINITION)
+@oracle(PPO, "the Gaussian policy: its entropy", DEFINITION, instead_of="gaussian")
 def gaussian_entropy(module: ModuleType) -> None:
     """It is the sum of those of all dimensions."""
     found = boxed(module, NARROW, 1.0, 0.0)
@@ -527,7 +552,7 @@ def gaussian_entropy(module: ModuleType) -> None:
     close("entropy of a policy in five dimensions", emitted(found.metrics, "entropy")["entropy"], wanted, 1e-3)
 
 
-@oracle(PPO, "the Gaussian policy: its log-probability")
+@oracle(PPO, "the Gaussian policy: its log-probability", instead_of="gaussian boxed_transitions")
 def joint_log_prob(module: ModuleType) -> None:
     """The estimate of the KL by ratios is about that in closed form, for a ratio is that of joint probabilities."""
     metrics = boxed(module, NARROW, 1.0, 0.0).metrics
@@ -542,7 +567,7 @@ def joint_log_prob(module: ModuleType) -> None:
         )
 
 
-@oracle(PPO, "the clipping of actions to a Box")
+@oracle(PPO, "the clipping of actions to a Box", instead_of="clipped_actions boxed_transitions")
 def fenced_actions(module: ModuleType) -> None:
     """What the environment is given lies within each dimension's bounds, and reaches them."""
     found = emitted(boxed(module, WIDE, 1.0, 0.0).metrics, "reward_min", "reward_max")
@@ -552,7 +577,11 @@ def fenced_actions(module: ModuleType) -> None:
         close(f"{name} of actions in a Box, most of which have to be cut", furthest, wanted[name], 1e-3)
 
 
-@oracle(PPO, "what is learned of actions in a Box: clipped ones, which are not what was drawn")
+@oracle(
+    PPO,
+    "what is learned of actions in a Box: clipped ones, which are not what was drawn",
+    instead_of="clipped_actions boxed_transitions",
+)
 def drawn_actions(module: ModuleType) -> None:
     """Where all actions pay the same, deviations grow as often as they fall, also where most actions are clipped."""
     found = boxed(module, WIDE, 0.0, 10.0)
@@ -579,14 +608,14 @@ def values_of_images(module: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     return values_at(of_bytes), values_at(numbers)
 
 
-@oracle(PPO, "what the network is shown of images", DEFINITION)
+@oracle(PPO, "what the network is shown of images", DEFINITION, instead_of="convolved_images shown_features")
 def images_of_bytes(module: ModuleType) -> None:
     """Bytes of 0 and 255 are as numbers of 0 and 1."""
     got, wanted = values_of_images(module)
     close("the value of an image of bytes, beside that of the same in numbers", got, wanted, 1e-3)
 
 
-@oracle(PPO, "the network on images: its windows leave something out")
+@oracle(PPO, "the network on images: its windows leave something out", instead_of="convolved_images shown_features")
 def every_pixel(module: ModuleType) -> None:
     """The value depends on each pixel that is in a window."""
     _, value = values_of_images(module)
@@ -645,7 +674,12 @@ def normalised_updates(module: ModuleType) -> list[Normalised]:
     return found
 
 
-@oracle(PPO, "the normalisation of observations: its running mean and variance", DEFINITION)
+@oracle(
+    PPO,
+    "the normalisation of observations: its running mean and variance",
+    DEFINITION,
+    instead_of="normalised_batch statistics_seen",
+)
 def seen_observations(module: ModuleType) -> None:
     """Values are those of observations less the mean of all seen so far, divided by their standard deviation."""
     for step, found in enumerate(normalised_updates(module)):
@@ -653,7 +687,7 @@ def seen_observations(module: ModuleType) -> None:
         close(f"the values of four states, to their norm, after update {step}", value, plain, 5e-3)
 
 
-@oracle(PPO, "the scaling of rewards", DEFINITION)
+@oracle(PPO, "the scaling of rewards", DEFINITION, instead_of="scaled_batch statistics_seen")
 def scaled_rewards(module: ModuleType) -> None:
     """They are divided by the standard deviation of their discounted sums so far, and are not shifted."""
     for step, found in enumerate(normalised_updates(module)):
@@ -663,7 +697,7 @@ def scaled_rewards(module: ModuleType) -> None:
             close(f"{name} of scaled rewards in update {step}", x, np.full(SEEDS, wanted[name]), 1e-3)
 
 
-@oracle(PPO, "`value` of the Agent: its units where rewards are scaled")
+@oracle(PPO, "`value` of the Agent: its units where rewards are scaled", instead_of="scaled_batch statistics_seen")
 def value_units(module: ModuleType) -> None:
     """It is in the environment's units: where rewards are divided by a number, it is multiplied by that."""
     for step, found in enumerate(normalised_updates(module)):

@@ -19,9 +19,11 @@ def main() -> None:
     for oracle in ORACLES.values():
         needs = ", ".join(f"`{name}({', '.join(fields)})`" for name, fields in oracle.needs.items())
         doc = one_line(oracle.check)
+        others = ", ".join(oracle.instead_of)
+        contract = "the contract alone" + (f", where one of these cannot be asked: {others}" if others else "")
         print(
             f"| `{oracle.name}` | {kinds(oracle.kinds)} | {oracle.holds} | {doc} | {oracle.isolates} | "
-            f"{needs or 'the contract alone'} |"
+            f"{needs or contract} |"
         )
     print("\n| probe | for | task and truth | component | gamma | tolerance | wrong answers it separates |")
     print("|---|---|---|---|---|---|---|")

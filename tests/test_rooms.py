@@ -96,7 +96,8 @@ def test_files_that_the_readme_speaks_of_are_there():
 def test_probes_import_little():
     known = rooms.modules_of(ROOT / "rlref")
     for file in (ROOT / "probes").rglob("*.py"):
-        assert rooms.imports_of(file, known) <= FOR_PROBES, file
+        table = {"rlref.cli.probe"} if file.name == "trainers.py" else set()  # which it prints as the command does
+        assert rooms.imports_of(file, known) <= FOR_PROBES | table, file
 
 
 @pytest.mark.parametrize(

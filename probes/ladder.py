@@ -21,6 +21,7 @@ import numpy as np
 
 from probes import solve
 from probes.environments import Tables, Targets, tables
+from probes.oracles.base import LIKENESS, TRUTH
 from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
 
 
@@ -65,6 +66,8 @@ class Probe:
     """whether the wrong learners of probes/solve.py belong to this probe's wrong answers"""
     settings: Mapping[str, Mapping[str, Any]]
     """kind of agent -> its settings that differ from those of probes/check.py, `updates` among them"""
+    holds: str = TRUTH
+    """TRUTH or LIKENESS, as of oracles"""
 
     def case(self, seed: int, kind: str = "ppo") -> Case:
         """What seed `seed` of an agent of that kind meets: the same whatever other seeds there are."""
@@ -113,12 +116,14 @@ def probe(
     policy_tolerance: float = 0.1,
     fingerprints: bool = False,
     settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    holds: str = TRUTH,
 ) -> Callable[[Callable[[np.random.Generator], Case]], Callable[[np.random.Generator], Case]]:
     """Add the decorated function to the ladder."""
 
     def add(make: Callable[[np.random.Generator], Case]) -> Callable[[np.random.Generator], Case]:
         name = make.__name__
-        LADDER[name] = Probe(name, make, kinds, isolates, gamma, tolerance, policy_tolerance, fingerprints, settings)
+        exactness = (tolerance, policy_tolerance, fingerprints)
+        LADDER[name] = Probe(name, make, kinds, isolates, gamma, *exactness, settings, holds)
         return make
 
     return add
@@ -473,6 +478,7 @@ def small_rewards(rng: np.random.Generator) -> Case:
         "ppo": {**LARGE_BATCH, "learning_rate": 1.5e-2, "max_grad_norm": np.inf},
         "dqn": {"learning_rate": 4e-2},
     },
+    holds=LIKENESS,  # a temperature, or the bend of a loss, knows one scale of rewards
 )
 def large_rewards(rng: np.random.Generator) -> Case:
     """context_bandit with rewards of 100. The policy is the same, V = 100.

@@ -12,7 +12,7 @@ from probes import solve
 from probes.check import OracleResult, Report, RungResult, Skipped, error
 from probes.environments import Tables
 from probes.ladder import LADDER
-from probes.oracles.base import TRUTH
+from probes.oracles.base import LIKENESS
 
 Word = Literal["WRONG", "DIFFERS", "NOT ENOUGH", "RIGHT"]
 EXIT_CODES: dict[Word, int] = {"RIGHT": 0, "WRONG": 1, "DIFFERS": 3, "NOT ENOUGH": 3}
@@ -115,14 +115,9 @@ def wrong(report: Report) -> str:
     if isinstance(first, OracleResult):
         said = f" at {first.oracle.name}: look at {first.oracle.isolates}. {first.fault}."
     else:
-        expected, measured = expected_and_measured(first)
         why = cause(report, first)
-        said = (
-            f" at {first.probe.name}: look at {first.probe.isolates}. "
-            f"{int(first.passed.sum())} of {len(first.passed)} seeds pass; "
-            f"expected {expected}, measured {measured} (seed {first.seeds[first.worst]})."
-            + (f" That is what comes out if {why}." if why else "")
-        )
+        said = f" at {first.name}: look at {first.probe.isolates}. {what_is_found(first)}."
+        said += f" That is what comes out if {why}." if why else ""
     # What is not as in rlref's file, if that was asked before, is nearer to the fault than what a training ends at.
     near = next((x for x in report.failures if isinstance(x, OracleResult)), first)
     if near is not first and isinstance(near, OracleResult) and not near.meant:
@@ -136,9 +131,9 @@ def wrong(report: Report) -> str:
 def differs(report: Report) -> str:
     """What is not as in rlref's file, and the question whether that is meant."""
     first, *others = report.differing
-    names = [x.oracle.name for x in (first, *others)]
+    names = [x.name for x in (first, *others)]
     functions = functions_of(first, report)
-    said = f" at {first.oracle.name}: {functions} does otherwise than rlref's. {first.fault}."
+    said = f" at {first.name}: {functions} does otherwise than rlref's. {what_is_found(first)}."
     if others:
         said += f" So at {', '.join(names[1:])}."
     if report.undo is not None:
@@ -152,10 +147,24 @@ def differs(report: Report) -> str:
     return f"{said} Is it meant? Then write into the file: PROBE_MEANT = {{{meant}}}"
 
 
-def functions_of(result: OracleResult, report: Report) -> str:
+def what_is_found(result: OracleResult | RungResult) -> str:
+    """What a likeness that fails says."""
+    if isinstance(result, OracleResult):
+        return str(result.fault)
+    expected, measured = expected_and_measured(result)
+    if result.ok:
+        return "It gets there, but more slowly or less exactly: only when trained for longer, in smaller steps"
+    return (
+        f"{int(result.passed.sum())} of {len(result.passed)} seeds pass; expected {expected}, measured {measured} "
+        f"(seed {result.seeds[result.worst]})"
+    )
+
+
+def functions_of(result: OracleResult | RungResult, report: Report) -> str:
     """What a check that failed is about, in names of the file: those that were changed, if that is known."""
     changed = [] if report.changes is None or report.changes.too_different else [x.name for x in report.changes.changed]
-    needs = [name for name in result.oracle.needs if name not in ("init", "forward", "Batch", "Buffer")]
+    called = result.oracle.needs if isinstance(result, OracleResult) else {}
+    needs = [name for name in called if name not in ("init", "forward", "Batch", "Buffer")]
     names = [name for name in changed if name in needs] or [name for name in changed if name != "Config"] or needs[-1:]
     return " or ".join(f"`{name}`" for name in names[:4]) or "the file"
 
@@ -183,9 +192,11 @@ def right(report: Report) -> str:
     if rungs:
         count = len(rungs[0].passed)
         seeds = f", each rung on {count} of {count} seeds (a failure rate below {100 * rungs[0].bound:.1f} %, at 95 %)"
-    slow = ", ".join(r.name for r in rungs if r.slow)
-    seeds += f"; more slowly than rlref's at {slow}" if slow else ""
-    meant = "".join(f"; meant: {x.oracle.name} ({x.meant})" for x in report.oracles if x.fault and x.meant)
+    slow = ", ".join(r.name for r in rungs if r.slow and not r.meant)
+    seeds += f"; more slowly or less exactly than rlref's at {slow}" if slow else ""
+    answers: list[OracleResult | RungResult] = [*report.oracles, *rungs]
+    declared = [x for x in answers if x.meant]
+    meant = "".join(f"; meant: {x.name} ({x.meant})" for x in declared)
     return f": {report.agent} answers every check right{seeds}{meant}{f'; {open_} not checked' if open_ else ''}."
 
 
@@ -193,15 +204,18 @@ def to_json(report: Report) -> dict[str, Any]:
     """The report as plain data."""
     rungs = []
     for rung in report.rungs:
-        about: dict[str, Any] = {"name": rung.probe.name, "isolates": rung.probe.isolates, "holds": TRUTH}
+        about: dict[str, Any] = {"name": rung.name, "isolates": rung.probe.isolates, "holds": rung.probe.holds}
         if isinstance(rung, Skipped):
             rungs.append(about | {"status": "not checked", "why": rung.why})
             continue
+        failed = any(rung is x for x in report.failures)
+        status = "failed" if failed else "meant" if rung.meant else "passed"
         expected, measured = expected_and_measured(rung)
         rungs.append(
             about
             | {
-                "status": "passed" if rung.ok else "failed",
+                "holds": LIKENESS if failed and rung.is_likeness else rung.probe.holds,
+                "status": status,
                 "passed": int(rung.passed.sum()),
                 "slow": rung.slow,
                 "seeds": len(rung.passed),
@@ -211,14 +225,14 @@ def to_json(report: Report) -> dict[str, Any]:
                 "cause": "" if rung.ok else cause(report, rung),
             }
         )
-    status = {None: "not checked", "": "passed"}
+    answers = {None: "not checked", "": "passed"}
     oracles = [
         {
             "name": c.oracle.name,
             "isolates": c.oracle.isolates,
             "holds": c.oracle.holds,
             "functions": list(c.oracle.needs),
-            "status": status.get(c.fault, "meant" if c.meant else "failed"),
+            "status": answers.get(c.fault, "meant" if c.meant else "failed"),
             "why": c.fault or c.why,
         }
         for c in report.oracles

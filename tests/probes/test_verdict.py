@@ -1,5 +1,6 @@
 """What is said of an agent: WRONG, DIFFERS, NOT ENOUGH or RIGHT, and what a file may declare."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -119,3 +120,47 @@ def test_the_command_prints_what_was_changed_and_ends_with_3_where_it_differs(co
     assert main(["probe", path, "--only", "entropy_bonus", "--json", "--no-bisect"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["changed"][0]["name"]) == ("DIFFERS", "loss")
+
+
+@pytest.fixture(scope="module")
+def rung():
+    """A rung that is passed by two seeds."""
+    report = check.run("ppo", only=["constant"], num_seeds=2)
+    (found,) = report.rungs
+    assert isinstance(found, check.RungResult)
+    assert found.ok
+    assert not found.slow
+    return found
+
+
+def report_of(rung, *oracles):
+    return check.Report("my_ppo.py", "ppo", list(oracles), [rung])
+
+
+def test_a_rung_that_takes_time_differs_where_nothing_explains_it(rung):
+    late = dataclasses.replace(rung, slow=True)
+    assert verdict.word(report_of(late)) == "DIFFERS"
+    assert "more slowly or less exactly: only when trained for longer" in verdict.verdict(report_of(late))
+    assert verdict.to_json(report_of(late))["rungs"][0]["holds"] == "likeness"
+    meant = dataclasses.replace(late, meant="shared torso")
+    assert "; meant: constant (shared torso)" in verdict.verdict(report_of(meant))
+    likeness = check.OracleResult(ORACLES["schedule"], "moves otherwise", meant="no schedule")
+    assert verdict.verdict(report_of(late, likeness)).startswith("RIGHT")
+    assert "more slowly or less exactly than rlref's at constant" in verdict.verdict(report_of(late, likeness))
+
+
+def test_a_rung_that_is_not_reached_is_wrong_but_for_one_that_is_likeness(rung):
+    failed = dataclasses.replace(rung, slow=True, passed=~rung.passed)
+    assert verdict.word(report_of(failed)) == "WRONG"
+    scale = dataclasses.replace(failed, probe=dataclasses.replace(failed.probe, holds="likeness"))
+    assert verdict.word(report_of(scale)) == "DIFFERS"
+    assert "0 of 2 seeds pass; expected V (1)" in verdict.verdict(report_of(scale))
+
+
+def test_more_time_is_given_once(monkeypatch, copy):
+    monkeypatch.setitem(check.SETTINGS["ppo"], "updates", 4)
+    report = check.run("ppo", only=["constant"], num_seeds=2)
+    assert [(x.slow, x.ok) for x in report.rungs] == [(True, True)]
+    declared = check.run(copy(more='\nPROBE_MEANT = {"constant": "patience"}\n'), only=["constant"], num_seeds=2)
+    assert verdict.verdict(declared).startswith("RIGHT")
+    assert not declared.notes

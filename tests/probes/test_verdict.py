@@ -158,7 +158,8 @@ def test_a_rung_that_is_not_reached_is_wrong_but_for_one_that_is_likeness(rung):
 
 
 def test_more_time_is_given_once(monkeypatch, copy):
-    monkeypatch.setitem(check.SETTINGS["ppo"], "updates", 4)
+    for name, little in (("updates", 1), ("learning_rate", 2e-3)):
+        monkeypatch.setitem(check.SETTINGS["ppo"], name, little)
     report = check.run("ppo", only=["constant"], num_seeds=2)
     assert [(x.slow, x.ok) for x in report.rungs] == [(True, True)]
     declared = check.run(copy(more='\nPROBE_MEANT = {"constant": "patience"}\n'), only=["constant"], num_seeds=2)

@@ -277,6 +277,8 @@ def dueling_heads(module: ModuleType) -> None:
         raise CannotAskError("its parameters have no head and value_head")
     for head, moves in (("head", 0.0), ("value_head", 2.0)):
         layer = weights["params"][head]
+        if "bias" not in layer:
+            raise CannotAskError(f"its {head} has no bias")
         changed = {"params": {**weights["params"], head: {**layer, "bias": layer["bias"] + 2.0}}}
         rows_apart(partial(module.forward, task, changed), obs)
         close(f"how far Q moves if 2 is added to the bias of {head}",
@@ -290,18 +292,20 @@ def dueling_heads(module: ModuleType) -> None:
     forward="task params obs options",
 )
 def evaluated(module: ModuleType) -> None:
-    """The value is the online network's, and the policy is one-hot of its largest."""
+    """The value is of the online parameters, not of the target network's, and the policy is one-hot of its largest."""
     params = tables(obs=[[0.3, -0.4]], reward=[[0.0, 0.0, 0.0]], next=[0])
     config = configure(module, hidden_sizes=(16,))
     task, agent = task_of(module, config, Tabular(params), params), module.make(config, Tabular(params), params)
     state, other = (module.init(task, jax.random.key(seed)) for seed in range(2))
     part(state, "target_params")
-    state = dataclasses.replace(state, target_params=other.params)
+    mixed = dataclasses.replace(state, target_params=other.params)
     obs = jnp.array([0.3, -0.4])
-    q = np.asarray(module.forward(task, state.params, obs[None]))[0]
     rows_apart(partial(module.forward, task, state.params), jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]]))
-    close("the value as it is evaluated", agent.value(state, obs), q)
-    close("the policy as it is evaluated", agent.policy(state, obs), np.eye(3)[q.argmax()])
+    value = agent.value(mixed, obs)  # in whatever units the network answers
+    close("the value as it is evaluated, with another target network", value, agent.value(state, obs))
+    if np.abs(np.asarray(value) - agent.value(other, obs)).max() < 1e-6:
+        raise AssertionError("the value as it is evaluated does not depend on the parameters that learn")
+    close("the policy as it is evaluated", agent.policy(mixed, obs), np.eye(3)[np.asarray(value).argmax()])
 
 
 COLLECT = {

@@ -6,12 +6,13 @@ probe and seed, seeds sharded over all devices, with the tables and the agent's 
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ from probes.changes import Changes, Undo, changes, module_of, smallest
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
-from probes.oracles.base import LIKENESS
+from probes.oracles.base import LIKENESS, used
 from rlref.contract import GRADIENT, NAMES, load_agent, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
@@ -203,6 +204,8 @@ class Report:
     """without which of its changes the first failure passes"""
     notes: tuple[str, ...] = ()
     """what is to be said besides: of the file's PROBE_MEANT, and of what will hang elsewhere"""
+    unseen: tuple[str, ...] = ()
+    """functions that are new or changed, that `make` uses and no check has run; without what is meant"""
 
     @property
     def failures(self) -> list[OracleResult | RungResult]:
@@ -500,6 +503,8 @@ def run(
             why = "is not for this kind of agent" if wanted in LADDER or wanted in ORACLES else "does not exist"
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
     chosen = [x for n, x in own.items() if not only or n in only]
+    changed = changes_of(agent, module)
+    called = calls_of(module, changed)
 
     stopped, asked = False, list[OracleResult]()
     results: dict[str, RungResult | Skipped] = {}
@@ -532,10 +537,12 @@ def run(
         if fail_fast and any(isinstance(one, RungResult) and not one.ok for one in trained):
             break
     watch("", asked, in_order(results))
-    answers, notes = as_meant(module, [*asked, *in_order(results)], own)
+    unseen = [x for x, has_run in called.items() if not has_run]
+    answers, notes = as_meant(module, [*asked, *in_order(results)], own, unseen)
     oracles = [x for x in answers if isinstance(x, OracleResult)]
     rungs = [x for x in answers if not isinstance(x, OracleResult)]
-    report = Report(name, kind, oracles, rungs, not only, changes_of(agent, module), None, notes)
+    unseen = [x for x in unseen if x not in getattr(module, "PROBE_MEANT", {})]
+    report = Report(name, kind, oracles, rungs, not only, changed, None, notes, tuple(unseen))
     if bisect and report.failures and report.changes and not report.changes.too_different:
         undo = undo_of(report, module, range(seed, seed + num_seeds), lambda x: watch(x, asked, in_order(results)))
         report = dataclasses.replace(report, undo=undo)
@@ -543,7 +550,10 @@ def run(
 
 
 def as_meant(
-    module: ModuleType, results: list[OracleResult | RungResult | Skipped], own: dict[str, Oracle | Probe]
+    module: ModuleType,
+    results: list[OracleResult | RungResult | Skipped],
+    own: dict[str, Oracle | Probe],
+    unseen: Sequence[str],
 ) -> tuple[list[OracleResult | RungResult | Skipped], tuple[str, ...]]:
     """The results with what the file's PROBE_MEANT says of them; and what is to be said of that.
 
@@ -558,6 +568,8 @@ def as_meant(
         found, asks = answered.get(name), own.get(name)
         failed = isinstance(found, RungResult) and (found.slow or not found.ok)
         failed |= isinstance(found, OracleResult) and bool(found.fault)
+        if name in unseen:
+            continue
         if asks is None:
             notes.append(f"PROBE_MEANT has {name!r}, which is no check.{nearest(name, own)}")
         elif not found.is_likeness if found else isinstance(asks, Oracle) and asks.holds != LIKENESS:
@@ -576,6 +588,26 @@ def changes_of(agent: str | ModuleType, module: ModuleType) -> Changes | None:
         return None
     found = changes(Path(module.__file__).read_text())
     return found if found.hunks else None
+
+
+def calls_of(module: ModuleType, changed: Changes | None) -> dict[str, bool]:
+    """Name -> whether it has been called, from now on, of the functions that were changed and that `make` uses."""
+    if changed is None or changed.too_different:
+        return {}
+    functions = {x.name: getattr(module, x.name, None) for x in changed.changed if x.name in used(module)}
+    called = {name: False for name, f in functions.items() if isinstance(f, FunctionType) and name != "make"}
+
+    def noting(name: str, f: Any) -> Any:
+        @functools.wraps(f)
+        def noted(*args: Any, **settings: Any) -> Any:
+            called[name] = True
+            return f(*args, **settings)
+
+        return noted
+
+    for name in called:
+        setattr(module, name, noting(name, functions[name]))
+    return called
 
 
 def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[str], None]) -> Undo | None:

@@ -23,13 +23,13 @@ ENOUGH = 0.5  # of the planted bugs, which the checks that ran must be known to 
 
 
 def word(report: Report) -> Word:
-    """WRONG if a truth or a definition fails, DIFFERS if likeness alone does, NOT ENOUGH if too little was asked."""
+    """WRONG if a truth or a definition fails, DIFFERS if likeness alone does, NOT ENOUGH if too little was run."""
     if report.wrong:
         return "WRONG"
     if report.differing:
         return "DIFFERS"
     found, bugs = could_find(report)
-    return "NOT ENOUGH" if report.whole and found < ENOUGH * bugs else "RIGHT"
+    return "NOT ENOUGH" if report.whole and (found < ENOUGH * bugs or report.unseen) else "RIGHT"
 
 
 def could_find(report: Report) -> tuple[int, int]:
@@ -173,6 +173,13 @@ def not_enough(report: Report) -> str:
     """What was not looked at."""
     ran = sum(c.fault is not None for c in report.oracles) + sum(isinstance(r, RungResult) for r in report.rungs)
     found, bugs = could_find(report)
+    if found >= ENOUGH * bugs:
+        names = " and ".join(f"`{name}`" for name in report.unseen)
+        meant = ", ".join(f'"{name}": "how you checked it"' for name in report.unseen)
+        return (
+            f": nothing is wrong in the {ran} checks that ran, but none of them runs {names}, at their settings. Check "
+            f"that yourself, and write into the file: PROBE_MEANT = {{{meant}}}"
+        )
     whys = dict.fromkeys(
         [c.why for c in report.oracles if c.fault is None] + [r.why for r in report.rungs if isinstance(r, Skipped)]
     )
@@ -244,6 +251,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "verdict": word(report),
         "says": verdict(report),
         "notes": list(report.notes),
+        "unseen": list(report.unseen),
         "original": changes and changes.original,
         "changed": [{"name": x.name, "lines": [x.first, x.last], "what": x.what} for x in changes.changed]
         if changes and not changes.too_different

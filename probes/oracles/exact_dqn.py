@@ -200,11 +200,12 @@ def fresh_actions(module: ModuleType) -> None:
     trial, excess = Trial(module, COIN, epsilon=0.5), []
     for step in range(4):
         trial.state, metrics, (q, *_) = trial.update(trial.state, step)
-        excess.append(metrics["reward_mean"] - 0.5 * np.where(q[:, 0].argmax(-1) == 0, 1.0, -1.0))
+        share = np.float64(metrics.get("epsilon", 0.5))  # its mean, where environments have their own
+        excess.append(metrics["reward_mean"] - (1 - share) * np.where(q[:, 0].argmax(-1) == 0, 1.0, -1.0))
     if not abs(np.mean(excess)) < 0.03:  # 256 means of 77: within .03 of 0 but once in a million
         raise AssertionError(
-            f"at epsilon .5 actions pay {np.mean(excess):.2f} more than half greedy and half random ones: the two "
-            "draws are not independent, or the parts are not halves"
+            f"at epsilon {share.mean():.2g} actions pay {np.mean(excess):.2f} more than so many random ones and the "
+            "others greedy: the two draws are not independent, or `epsilon` is not the share of random ones"
         )
 
 

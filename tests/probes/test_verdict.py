@@ -165,3 +165,21 @@ def test_more_time_is_given_once(monkeypatch, copy):
     declared = check.run(copy(more='\nPROBE_MEANT = {"constant": "patience"}\n'), only=["constant"], num_seeds=2)
     assert verdict.verdict(declared).startswith("RIGHT")
     assert not declared.notes
+
+
+def test_what_no_check_has_run_is_not_called_right(copy, monkeypatch):
+    """A new branch that is taken at settings of its own; `unused` is not the agent's, and does not count."""
+    line = "    policy, value = forward(task, params, obs_moments, batch.obs)\n"
+    branch = "    if task.config.num_envs == 999:\n        twice(1)\n"
+    more = "\n\ndef twice(x):\n    return 2 * x\n\n\ndef unused(x):\n    return x\n"
+    report = check.run(copy((line, line + branch), more=more), only=["policy_loss"])
+    assert report.unseen == ("twice",)
+    assert verdict.word(report) == "RIGHT"  # not all was asked for
+    monkeypatch.setattr(verdict, "could_find", lambda report: (9, 10))
+    whole = dataclasses.replace(report, whole=True)
+    assert verdict.word(whole) == "NOT ENOUGH"
+    assert "but none of them runs `twice`, at their settings." in verdict.verdict(whole)
+    declared = check.run(
+        copy((line, line + branch), more=f'{more}\nPROBE_MEANT = {{"twice": "by hand"}}\n'), only=["gaussian"]
+    )
+    assert (declared.unseen, declared.notes) == (("loss",), ())

@@ -115,9 +115,7 @@ def wrong(report: Report) -> str:
     if isinstance(first, OracleResult):
         said = f" at {first.oracle.name}: look at {first.oracle.isolates}. {first.fault}."
     else:
-        why = cause(report, first)
-        said = f" at {first.name}: look at {first.probe.isolates}. {what_is_found(first)}."
-        said += f" That is what comes out if {why}." if why else ""
+        said = f" at {first.name}: look at {first.probe.isolates}. {what_is_found(first, report)}."
     # What is not as in rlref's file, if that was asked before, is nearer to the fault than what a training ends at.
     near = next((x for x in report.failures if isinstance(x, OracleResult)), first)
     if near is not first and isinstance(near, OracleResult) and not near.meant:
@@ -133,7 +131,7 @@ def differs(report: Report) -> str:
     first, *others = report.differing
     names = [x.name for x in (first, *others)]
     functions = functions_of(first, report)
-    said = f" at {first.name}: {functions} does otherwise than rlref's. {what_is_found(first)}."
+    said = f" at {first.name}: {functions} does otherwise than rlref's. {what_is_found(first, report)}."
     if others:
         said += f" So at {', '.join(names[1:])}."
     if report.undo is not None:
@@ -147,16 +145,17 @@ def differs(report: Report) -> str:
     return f"{said} Is it meant? Then write into the file: PROBE_MEANT = {{{meant}}}"
 
 
-def what_is_found(result: OracleResult | RungResult) -> str:
-    """What a likeness that fails says."""
+def what_is_found(result: OracleResult | RungResult, report: Report) -> str:
+    """What a check that fails says."""
     if isinstance(result, OracleResult):
         return str(result.fault)
     expected, measured = expected_and_measured(result)
     if result.ok:
         return "It gets there, but more slowly or less exactly: only when trained for longer, in smaller steps"
+    why = cause(report, result)
     return (
         f"{int(result.passed.sum())} of {len(result.passed)} seeds pass; expected {expected}, measured {measured} "
-        f"(seed {result.seeds[result.worst]})"
+        f"(seed {result.seeds[result.worst]})" + (f". That is what comes out if {why}" if why else "")
     )
 
 

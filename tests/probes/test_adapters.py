@@ -60,6 +60,7 @@ def test_a_closure_passes_every_check_that_it_can_be_asked():
     assert {x.oracle.name for x in report.oracles if x.fault == ""} == {"keys_used_once", "seeds_apart"}
 
 
+@pytest.mark.slow
 def test_truncation_as_termination_fails_and_is_named(adapter):
     path = adapter([("jnp.where(step.terminated, 0.0", "jnp.where(step.ended, 0.0")])
     report = check.run(path, only=TIME_LIMITS, num_seeds=4)

@@ -318,7 +318,12 @@ def test_every_wrong_answer_fails_and_is_named(name, kind):
         if not probe.fingerprints:
             report = check.Report("planted", kind, [], [result])
             assert verdict.cause(report, result) == cause
-            assert f"WRONG at {name}: look at {probe.isolates}" in verdict.verdict(report)
+            said = verdict.verdict(report)
+            assert f"That is what comes out if {cause}." in said
+            if probe.holds == "truth":
+                assert said.startswith(f"WRONG at {name}: look at {probe.isolates}")
+            else:
+                assert said.startswith(f"DIFFERS at {name}: ")
 
 
 def test_agents_of_action_values_have_to_know_every_action():

@@ -76,6 +76,7 @@ def test_a_declaration_without_reasons_is_refused(copy, meant):
         check.run(copy(more=f"\nPROBE_MEANT = {meant}\n"), only=["advantages"])
 
 
+@pytest.mark.slow
 def test_a_truth_that_fails_says_which_likeness_is_nearer_to_the_fault(copy):
     bug = ("- config.ent_coef * policy", "+ config.ent_coef * policy")
     report = check.run(copy(bug), only=["entropy_bonus", "soft_bandit_1"], num_seeds=3)

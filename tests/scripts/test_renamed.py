@@ -57,7 +57,7 @@ def trained(module, settings):
     return jax.device_get(run(jax.random.key(0)))
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo", "dqn")), "cem"])
 def test_an_agent_under_other_names_trains_bit_for_bit_as_it_did(agent):
     for settings in (SETTINGS[agent], SETTINGS[agent] | ALL_PARTS[agent]):
         (state, metrics), (other_state, found) = (trained(x, settings) for x in (AGENTS[agent], other(agent)))

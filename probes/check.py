@@ -433,6 +433,8 @@ def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> lis
     tolerances away (tests/probes/test_probes.py), so that what passes is nearer to the truth than to any of them.
     """
     by_name, fields = {x.name: x.probe for x in late}, settings_in(module)
+    if kind in GRADIENT and "learning_rate" not in fields:  # it was given more from the beginning
+        return []
     patient = []
     for one in by_name.values():
         own = {**SETTINGS[kind], **one.settings.get(kind, {})}

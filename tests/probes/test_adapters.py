@@ -57,7 +57,12 @@ def test_a_closure_passes_every_check_that_it_can_be_asked():
     why = {rung.probe.name: rung.why for rung in report.rungs if isinstance(rung, check.Skipped)}
     assert list(why) == ["will_to_live", "offset_obs", "continuous_target", "boundary"]
     assert "'Box' object has no attribute 'n'" in why["boundary"]
-    assert {x.oracle.name for x in report.oracles if x.fault == ""} == {"keys_used_once", "seeds_apart"}
+    assert {x.oracle.name for x in report.oracles if x.fault == ""} == {
+        "evaluated_as_learned",
+        "keys_used_once",
+        "probabilities",
+        "seeds_apart",
+    }
 
 
 @pytest.mark.slow

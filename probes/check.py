@@ -4,13 +4,12 @@ The agent is known by its contract alone (rlref/contract.py). Probes of equal sh
 probe and seed, seeds sharded over all devices, with the tables and the agent's float settings as batched arguments.
 """
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -452,18 +451,6 @@ def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> lis
     return [dataclasses.replace(x, probe=by_name[x.name], slow=True) for x in trained]
 
 
-@contextlib.contextmanager
-def compiled_quickly() -> Iterator[None]:
-    """What an oracle asks runs but once or twice, so that on a CPU it is compiled without optimisation."""
-    flag = "jax_disable_most_optimizations"
-    before = jax.config.read(flag)
-    jax.config.update(flag, before or compiling.on_cpu())
-    try:
-        yield
-    finally:
-        jax.config.update(flag, before)
-
-
 def is_wrong(asked: OracleResult) -> bool:
     """Whether a truth or a definition fails."""
     return bool(asked.fault) and not asked.is_likeness
@@ -645,8 +632,7 @@ def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
         return OracleResult(oracle, None, why)
     is_likeness = oracle.holds == LIKENESS
     try:
-        with compiled_quickly():
-            oracle.check(module)
+        oracle.check(module)
     except CannotAskError as reason:
         return OracleResult(oracle, None, str(reason))
     except AssertionError as found:

@@ -34,9 +34,8 @@ from probes.oracles.base import (
     settings_in,
 )
 from probes.oracles.cem import Whole
-from probes.oracles.contract import UPDATES, Trial
+from probes.oracles.contract import UPDATES, Trial, quickly
 from rlref.contract import CEM
-from rlref.runs import compiling
 
 POPULATION, ROLLOUTS = 67, 5  # of a Trial
 SMALL = 1e-4  # a variance with which actions are linear in the parameters, to 4 digits
@@ -66,8 +65,8 @@ def programs(module: ModuleType, env: Any) -> Any:
         return new, metrics, [jax.vmap(partial(agent.policy, s))(obs) for s in (state, new)]
 
     over_seeds = jax.vmap(update, (None, None, 0, None, None))
-    quickly = partial(jax.jit, compiler_options=compiling.options(compiling.ONCE))
-    return quickly(jax.vmap(init, (None, None, 0))), quickly(over_seeds)
+    compiled = partial(jax.jit, compiler_options=quickly())
+    return compiled(jax.vmap(init, (None, None, 0))), compiled(over_seeds)
 
 
 class Generation(NamedTuple):

@@ -554,11 +554,11 @@ def password(rng: np.random.Generator) -> Case:
     settings={"ppo": NORMALIZED},
 )
 def will_to_live(rng: np.random.Generator) -> Case:
-    """One action ends the episode, the other goes on, up to a time limit of 5; every step pays r = +1 or r = -1.
+    """One action ends the episode, the other goes on, up to a time limit of 5; a step pays r = 1 or -1, +- .1.
 
-    Only the observation's constant is shown. At r = +1 going on is right, at r = -1 ending is. A reward whose mean is
-    taken off is 0 always, and has nothing to prefer. V, in the reward's own units: going on, V = 1 + gamma V = 10,
-    for the time limit does not end the value; ending at once, V = -1.
+    Only the observation's constant is shown. At r = 1 going on is right, at r = -1 ending is. Of a reward whose mean
+    is taken off only noise is left, and nothing to prefer. V, in the reward's own units: going on, V = 1 + gamma V =
+    10, for the time limit does not end the value; ending at once, V = -1.
     """
     r, ends = rng.choice([1.0, -1.0]), rng.integers(2)
     terminated = np.arange(2) == ends
@@ -568,6 +568,8 @@ def will_to_live(rng: np.random.Generator) -> Case:
         next=[1, 2, 3, 4, 5, 5],
         terminated=np.tile(terminated, (6, 1)),
         truncated=np.where(terminated, False, (np.arange(6) == 4)[:, None]),
+        # Else all returns would be the same in the end, their deviation 0, and V in units of it out of reach.
+        noise=0.1,
     )
     right = best([ends if r < 0 else 1 - ends] * 6)
     wrong = {

@@ -43,6 +43,7 @@ def test_the_page_shows_the_examples_as_they_are(name):
     assert name != "closure_adapter.py" or len([line for line in lines.splitlines() if line]) <= 15
 
 
+@pytest.mark.slow
 def test_a_closure_passes_and_its_note_says_how_it_can_hang(adapter):
     report = check.run(adapter(), only=TIME_LIMITS, num_seeds=4)
     assert [rung.ok for rung in report.rungs] == [True, True]

@@ -326,6 +326,7 @@ def test_oracles_of_one_program_fail_on_faults_planted_together(agent, tmp_path)
     assert sorted(c.oracle.name for c in report.failures) == sorted(names)
 
 
+@pytest.mark.slow
 def test_fail_fast_stops_at_the_first_fault(tmp_path):
     path = planted(tmp_path, "gamma * jnp.where(terminated, 0.0, next_value)", "gamma * next_value")
     report = check.run(path, fail_fast=True)
@@ -346,6 +347,7 @@ def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):
     assert (asked.fault, asked.why) == (None, "its Config lacks loss")
 
 
+@pytest.mark.slow
 def test_a_parameter_that_stays_fails(tmp_path):
     # The critic learns from nothing: its gradient is zero.
     path = planted(tmp_path, "config.vf_coef * value_loss", "0.0 * value_loss")

@@ -68,7 +68,7 @@ def test_an_agent_under_other_names_trains_bit_for_bit_as_it_did(agent):
             assert jnp.array_equal(x, y)
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo", "dqn")), "cem"])
 def test_nothing_is_left_that_an_oracle_knows_by_its_name(agent):
     module = other(agent)
     check_contract(module, agent)
@@ -88,7 +88,8 @@ def test_nothing_is_left_that_an_oracle_knows_by_its_name(agent):
 
 @pytest.mark.parametrize(
     ("agent", "names"),
-    [("ppo", ("known_targets", "obs_value")), ("dqn", ("known_q_metrics", "obs_value")),
+    [pytest.param("ppo", ("known_targets", "obs_value"), marks=pytest.mark.slow),
+     pytest.param("dqn", ("known_q_metrics", "obs_value"), marks=pytest.mark.slow),
      ("cem", ("fresh_rollouts", "bandit"))],
 )  # fmt: skip
 def test_an_agent_under_other_names_passes_checks_over_the_contract(agent, names):

@@ -474,7 +474,7 @@ def run(
       only: names of oracles and rungs; without, all.
       num_seeds: seeds per rung.
       seed: the first seed's id; it draws signs, best arms and the agent's key.
-      fail_fast: stop after the first truth or definition that fails, or the first program with a rung that fails.
+      fail_fast: stop after the first truth or definition that fails, or the first program in which such a rung fails.
       bisect: whether to look for the smallest change of the file without which the first failure passes.
       watch: told what is being done, with what is known so far.
 
@@ -523,7 +523,7 @@ def run(
                     found = {x.name: x for x in given_time(module, kind, late)}
                     trained = [found.get(x.name, x) for x in trained]
         results |= {one.probe.name: one for one in trained}
-        if fail_fast and any(isinstance(one, RungResult) and not one.ok for one in trained):
+        if fail_fast and any(isinstance(one, RungResult) and not one.is_likeness for one in trained):
             break
     watch("", asked, in_order(results))
     unseen = [x for x, has_run in called.items() if not has_run]

@@ -524,6 +524,44 @@ PPO = [
         "jnp.full((self.num_outputs,), jnp.exp(init_log_std), jnp.float32)",
         "action distribution",
     ),
+    # State that is carried wrongly from update to update.
+    Mutant(
+        "Adam's moments begin anew in every update",
+        "(params, state.opt_state, jnp.bool(True)), indices)",
+        "(params, optimizer.init(params), jnp.bool(True)), indices)",
+        "gradient steps",
+    ),
+    Mutant(
+        "discounted sum of rewards begins anew in every update",
+        "discounted_returns(state.discounted_return, reward",
+        "discounted_returns(jnp.zeros_like(state.discounted_return), reward",
+        "reward scaling",
+    ),
+    Mutant(
+        "sums over the episode begin anew in every update",
+        "    state, rollout = scan(step, state,",
+        "    zeros = {name: 0 * getattr(state, name) for name in ('episode_return', 'episode_length')}\n"
+        "    state, rollout = scan(step, replace(state, **zeros),",
+        "rollout",
+    ),
+    Mutant(
+        "first observation of the update before",
+        "    return state, rollout._replace(",
+        "    return replace(state, obs=rollout.obs[0]), rollout._replace(",
+        "rollout",
+    ),
+    Mutant(
+        "ring of episodes wraps one late",
+        "(state.num_episodes + rank - 1) % RING, RING)",
+        "(state.num_episodes + rank - 1) % (RING + 1), RING)",
+        "metrics",
+    ),
+    Mutant(
+        "observations between two updates counted twice",
+        "seen = flat(jnp.concatenate([rollout.obs[1:], state.obs[None]]))",
+        "seen = flat(jnp.concatenate([rollout.obs, state.obs[None]]))",
+        "observation normalisation",
+    ),
 ]
 DQN = [
     Mutant(
@@ -951,6 +989,61 @@ DQN = [
         "forward(task, params, batch.next_obs) if task",
         "forward(task, params, batch.obs) if task",
         "next value",
+    ),
+    # State that is carried wrongly from update to update.
+    Mutant(
+        "syncs counted from the update's start",
+        "sync = ((cycle + 1) % period == 0) & learning",
+        "sync = ((jnp.arange(cycles) + 1) % period == 0) & learning",
+        "target network",
+    ),
+    Mutant(
+        "rows counted from the update's start",
+        "rows = (cycle + 1) * shape[1]\n",
+        "rows = (jnp.arange(cycles) + 1) * shape[1]\n",
+        "replay",
+    ),
+    Mutant(
+        "epsilon counts from the update's start",
+        "epsilon = epsilon_at(config, (cycle[:, None]",
+        "epsilon = epsilon_at(config, (jnp.arange(cycles)[:, None]",
+        "exploration",
+    ),
+    Mutant(
+        "warm-up counted from the update's start",
+        "learning = done >= config.learning_starts",
+        "learning = (jnp.arange(cycles) + 1) * config.train_frequency >= config.learning_starts",
+        "replay",
+    ),
+    Mutant(
+        "sums over the episode begin anew in every cycle",
+        "carry = state.env_state, state.obs, state.episode\n",
+        "carry = state.env_state, state.obs, new_episodes(config.num_envs)\n",
+        "metrics",
+    ),
+    Mutant(
+        "n steps run over the newest row of a full ring",
+        "row = rows - stored + start // num_envs",
+        "row = start // num_envs",
+        "replay",
+    ),
+    Mutant(
+        "ring of episodes wraps one late",
+        "(state.num_episodes + rank - 1) % RING, RING)",
+        "(state.num_episodes + rank - 1) % (RING + 1), RING)",
+        "metrics",
+    ),
+    Mutant(
+        "first observation of the cycle before",
+        "return replace(state, env_state=carry[0], obs=carry[1], episode=carry[2])",
+        "return replace(state, env_state=carry[0], episode=carry[2])",
+        "replay",
+    ),
+    Mutant(
+        "one row more is sampled than is stored",
+        "stored = jnp.minimum(rows, capacity)\n    starts",
+        "stored = jnp.minimum(rows, capacity + 1)\n    starts",
+        "replay",
     ),
 ]
 CEM = [

@@ -32,9 +32,10 @@ class Hunk(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A function, class or constant of the file that is not as in the original."""
+    """A function, class or constant of the file that is not as in the original; or what stands between them."""
 
     name: str
+    """'' of what stands between them"""
     first: int
     """the first and the last line of the copy that is another, from 1; both 0 if it is gone"""
     last: int
@@ -42,6 +43,8 @@ class Changed(NamedTuple):
     """new, gone, or which fields were added or removed; '' for other changes"""
 
     def __str__(self) -> str:
+        if not self.name:
+            return f"{in_lines(self.first, self.last)} at the top level"
         if self.what:
             return f"`{self.name}` ({self.what})"
         return f"`{self.name}` ({in_lines(self.first, self.last)})"
@@ -131,8 +134,8 @@ def changes(text: str) -> Changes:
         said = f"rlref's {key[0]}.py" + ("" if key in installed else ", as it was")
     else:
         key = max(installed, key=lambda k: in_common(installed[k], text))
-        said = f"rlref's {key[0]}.py as it is installed, the nearest: {'its' if stamp else 'there is no'} stamp"
-        said += " is of no version that is known" if stamp else ""
+        why = "its stamp is of no version that is known" if stamp else "there is no stamp"
+        said = f"rlref's {key[0]}.py as it is installed, the nearest ({why})"
     original = known[key]
     old, new = original.splitlines(keepends=True), text.splitlines(keepends=True)
     codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
@@ -165,6 +168,17 @@ def nodes(text: str) -> dict[str, ast.stmt]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found |= {target.id: node for target in targets if isinstance(target, ast.Name)}
     return found
+
+
+def between(text: str) -> list[ast.stmt]:
+    """The statements at the top level that define nothing; without docstring and imports."""
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return []
+    defined = [*nodes(text).values()]
+    plain = [x for x in body if x not in defined and not isinstance(x, ast.Import | ast.ImportFrom)]
+    return [x for x in plain if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))]
 
 
 def first_line_of(node: ast.stmt) -> int:
@@ -203,6 +217,12 @@ def named(original: str, text: str, hunks: Sequence[Hunk]) -> tuple[Changed, ...
                 if first <= line <= last
             ]
             found.append(Changed(name, min(touched, default=first), max(touched, default=last), ""))
+    known = {without_docstrings(node) for node in between(original)}
+    found += [
+        Changed("", node.lineno, node.end_lineno or 0, "")
+        for node in between(text)
+        if without_docstrings(node) not in known
+    ]
     return (*found, *(Changed(name, 0, 0, "gone") for name in was if name not in now))
 
 

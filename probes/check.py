@@ -25,7 +25,7 @@ from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS, used
-from rlref.contract import GRADIENT, NAMES, load_agent, traced_names
+from rlref.contract import FIELDS, GRADIENT, NAMES, load_agent, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
 
@@ -236,6 +236,8 @@ def kind_of(module: ModuleType) -> str:
     """ "ppo", "dqn" or "cem", by the agent's `value`: a scalar, `[A]`, or None; see `rlref.contract.NAMES`."""
     params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
     agent = module.make(module.Config(), Tabular(params), params)
+    if not hasattr(agent, "init"):
+        raise UsageError(f"make gives {type(agent).__name__}; it must give an Agent({', '.join(FIELDS)})")
     state = jax.eval_shape(agent.init, jax.random.key(0))
     policy = jax.eval_shape(agent.policy, state, jnp.zeros(1))
     if getattr(policy, "shape", None) != (3,):
@@ -575,7 +577,7 @@ def changes_of(agent: str | ModuleType, module: ModuleType) -> Changes | None:
     """What an agent's file has changed; None if it is one of rlref's own."""
     if isinstance(agent, ModuleType) or agent in NAMES or module.__file__ is None:
         return None
-    found = changes(Path(module.__file__).read_text())
+    found = changes(Path(module.__file__).read_text("utf-8-sig"))
     return found if found.hunks else None
 
 
@@ -640,7 +642,8 @@ def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
         return OracleResult(oracle, fault.replace(", and should be ", ", in rlref's ") if is_likeness else fault)
     except Exception as error:  # the user's own code: anything can come
         where = line_of(error, module.__file__)
-        if isinstance(error, AttributeError) and where is None:  # a field under another name
+        # A field under another name, or a likeness that meets another shape.
+        if where is None and (isinstance(error, AttributeError) or is_likeness):
             return OracleResult(oracle, None, first_line(error))
         if not oracle.needs or "update" in oracle.needs:
             raise

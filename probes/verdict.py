@@ -203,7 +203,9 @@ def right(report: Report) -> str:
     answers: list[OracleResult | RungResult] = [*report.oracles, *rungs]
     declared = [x for x in answers if x.meant]
     meant = "".join(f"; meant: {x.name} ({x.meant})" for x in declared)
-    return f": {report.agent} answers every check right{seeds}{meant}{f'; {open_} not checked' if open_ else ''}."
+    rest = f"; {open_} not checked" if open_ else ""
+    rest += "" if report.whole else "; the others were not asked for"
+    return f": {report.agent} answers every check right{seeds}{meant}{rest}."
 
 
 def to_json(report: Report) -> dict[str, Any]:

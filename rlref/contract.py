@@ -85,7 +85,7 @@ def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
     sys.modules[path.stem] = module  # dataclasses look their module up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's own code: anything can come
+    except (Exception, SystemExit) as error:  # the user's own code: anything can come
         if previous is None:
             del sys.modules[path.stem]
         else:
@@ -110,7 +110,7 @@ def missing_in(module: ModuleType) -> list[str]:
         missing += [f"Agent.{name}" for name in FIELDS if name not in getattr(module.Agent, "_fields", ())]
     if hasattr(module, "make") and not takes_positional(module.make, 3):
         missing.append(f"a make that is {CONTRACT['make']}")
-    if hasattr(module, "Config") and not dataclasses.is_dataclass(module.Config):
+    if hasattr(module, "Config") and not (isinstance(module.Config, type) and dataclasses.is_dataclass(module.Config)):
         missing.append("a Config that is a frozen flax.struct dataclass")
     elif hasattr(module, "Config"):
         fields = [f for f in dataclasses.fields(module.Config) if f.init]

@@ -71,7 +71,7 @@ def errors_with_line(
         raise UsageError(f"{place}: {type(error).__name__}: {said}") from error
 
 
-def line_of(error: Exception, path: str | Path | None) -> int | None:
+def line_of(error: BaseException, path: str | Path | None) -> int | None:
     """The line of the file `path` that `error` came from; None if it came from elsewhere."""
     if isinstance(error, SyntaxError) and error.lineno is not None:
         return error.lineno

@@ -774,6 +774,33 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
             ),
         ),
     ),
+    Edit(
+        "actions rescaled to the Box",
+        "ppo",
+        "the policy acts between -1 and 1, scaled to the bounds (as gymnasium's RescaleAction)",
+        ("make", "env_action", "box_scale"),
+        (
+            (
+                "        return distribution.mean[0], jnp.exp(distribution.log_std[0])\n",
+                "        middle, half = (x.reshape(-1) for x in box_scale(action_space))\n"
+                "        return middle + half * distribution.mean[0], half * jnp.exp(distribution.log_std[0])\n",
+            ),
+            (
+                "    return jnp.clip(action.reshape(action.shape[0], *space.shape), space.low, space.high)"
+                ".astype(space.dtype)\n",
+                "    middle, half = box_scale(space)\n"
+                "    action = middle + half * action.reshape(action.shape[0], *space.shape)\n"
+                "    return jnp.clip(action, space.low, space.high).astype(space.dtype)\n"
+                "\n\n"
+                "def box_scale(space: Any) -> tuple[Array, Array]:\n"
+                '    """The middle and half the width of a Box; 0 and 1 where it has no bounds."""\n'
+                "    low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) "
+                "for x in (space.low, space.high))\n"
+                "    bounded = jnp.isfinite(low) & jnp.isfinite(high)\n"
+                "    return jnp.where(bounded, (low + high) / 2, 0.0), jnp.where(bounded, (high - low) / 2, 1.0)\n",
+            ),
+        ),
+    ),
 ]
 
 # ---- DQN -------------------------------------------------------------------------------------------------------------
@@ -1421,6 +1448,67 @@ def next_values(target_q: Array, online_q: Array) -> Array:
         return outputs
 """,
                 '        return nn.Dense(self.num_actions, name="head")(x)\n',
+            ),
+        ),
+    ),
+    Edit(
+        "an epsilon of each environment's own",
+        "dqn",
+        "environments explore by epsilon to the powers from 1 to 4 (Ape-X, Horgan et al. 2018, arXiv:1803.00933)",
+        ("update", "collect", "each_epsilon"),
+        (
+            (
+                '        "epsilon": epsilon.mean(),\n'
+                '        "entropy": policy_entropy(epsilon, num_actions).mean(),\n'
+                '        "relative_entropy": policy_entropy(epsilon, num_actions).mean() / jnp.log(num_actions),'
+                "  # one action: 0 / 0\n",
+                '        "epsilon": each_epsilon(epsilon, num_envs).mean(),\n'
+                '        "entropy": policy_entropy(each_epsilon(epsilon, num_envs), num_actions).mean(),\n'
+                '        "relative_entropy": policy_entropy(each_epsilon(epsilon, num_envs), num_actions).mean()\n'
+                "        / jnp.log(num_actions),  # one action: 0 / 0\n",
+            ),
+            (
+                "        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))\n",
+                "        explores = uniform < each_epsilon(epsilon, config.num_envs)\n"
+                "        action = jnp.where(explores, random_action, q.argmax(axis=-1).astype(jnp.int32))\n",
+            ),
+            (
+                "def epsilon_greedy(q: Array, epsilon: Any) -> Array:\n",
+                "def each_epsilon(epsilon: Array, num_envs: int) -> Array:\n"
+                '    """Those of the environments, `[..., N]`."""\n'
+                "    return epsilon[..., None] ** jnp.linspace(1.0, 4.0, num_envs)\n"
+                "\n\n"
+                "def epsilon_greedy(q: Array, epsilon: Any) -> Array:\n",
+            ),
+        ),
+    ),
+    Edit(
+        "first values of zero",
+        "dqn",
+        "the last layer's weights begin at 0 (as in Fixup, Zhang et al. 2019, arXiv:1901.09321)",
+        ("Network",),
+        (
+            (
+                '        outputs = nn.Dense(self.num_actions, name="head")(x)\n',
+                '        outputs = nn.Dense(self.num_actions, kernel_init=nn.initializers.zeros, name="head")(x)\n',
+            ),
+        ),
+    ),
+    Edit(
+        "memory by environment",
+        "dqn",
+        "the steps of one environment stand beside each other in the replay buffer",
+        ("write", "replay_indices"),
+        (
+            (
+                "    return jax.lax.dynamic_update_slice_in_dim(buffer, block, row * num_envs, axis=0)\n",
+                "    rows = jnp.swapaxes(block.reshape(-1, num_envs, block.shape[1]), 0, 1)\n"
+                "    by_env = buffer.reshape(num_envs, -1, buffer.shape[1])\n"
+                "    return jax.lax.dynamic_update_slice_in_dim(by_env, rows, row, axis=1).reshape(buffer.shape)\n",
+            ),
+            (
+                "(row + k) % capacity * num_envs + start % num_envs for k",
+                "start % num_envs * capacity + (row + k) % capacity for k",
             ),
         ),
     ),

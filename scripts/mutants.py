@@ -41,7 +41,7 @@ COMPONENTS = {
         "advantages": "advantages known_advantages discount reset_leak reset_temptation delayed_credit "
         "truncation_pair truncation_loop",
         "batch": "learned_batch learned_targets known_rewards known_advantages known_targets exact_batch env_axis",
-        "clipping of actions": "clipped_actions boxed_transitions fenced_actions drawn_actions boundary",
+        "clipping of actions": "clipped_actions cut_actions boxed_transitions fenced_actions drawn_actions boundary",
         "entropy bonus": "entropy_bonus exact_entropy soft_bandit_1 soft_bandit_2",
         "evaluation": "statistics_seen boxed_transitions reported_spread value_units evaluated_as_learned offset_obs "
         "will_to_live",

@@ -195,7 +195,13 @@ class Lopsided(Target):
     low, high = np.array([-1.0, 0.0, 2.0, -5.0, -0.5], np.float32), np.array([1.0, 3.0, 2.5, -4.0, 8.0], np.float32)
 
     def action_space(self, params: Targets | None = None) -> spaces.Box:
-        return spaces.Box(self.low, self.high, (5,), jnp.float32)
+        return spaces.Box(self.low, self.high, self.low.shape, jnp.float32)
+
+
+class Plate(Lopsided):
+    """With actions of two rows and two columns."""
+
+    low, high = Lopsided.low[:4].reshape(2, 2), Lopsided.high[:4].reshape(2, 2)
 
 
 # One step; reward +1 or -1 whatever is done. The other states are there for the shape.

@@ -63,7 +63,7 @@ def greedy_policy(module: ModuleType) -> None:
     close("epsilon_greedy at epsilon .3", policy, [[0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
 
 
-SLOTS = {"replay_indices": "bits rows capacity num_envs n_step"}
+SLOTS = {"replay_indices": "bits rows capacity num_envs n_step", "write": "buffer block row num_envs"}
 
 
 @oracle(DQN, "which transitions are sampled", **SLOTS)
@@ -87,14 +87,30 @@ def replay_odds(module: ModuleType) -> None:
 def sampled_slots(module: ModuleType) -> Iterator[tuple[str, collections.Counter[tuple[int, ...]], set[Any]]]:
     """Each case in words, how often each sequence of slots is drawn of 20,000, and the sequences that there are."""
     bits, capacity, num_envs = jnp.arange(20_000, dtype=jnp.uint32) * jnp.uint32(2_654_435_761), 13, 3
+    slot = slots_of(module, capacity, num_envs)
     for rows, n in itertools.product((4, 13, 18, 40), (1, 3)):
         slots, _ = (np.asarray(x) for x in module.replay_indices(bits, jnp.int32(rows), capacity, num_envs, n))
         case = f"with {rows} rows written of {capacity}, and {n}-step returns"
         close(f"the shape of the slots {case}", slots.shape, (len(bits), n))
         written = range(max(0, rows - capacity), rows)
-        whole = {tuple((row + k) % capacity * num_envs + env for k in range(n))
+        whole = {tuple(slot[(row + k) % capacity, env] for k in range(n))
                  for row in written[: len(written) - n + 1] for env in range(num_envs)}  # fmt: skip
         yield case, collections.Counter(map(tuple, slots.tolist())), whole
+
+
+def slots_of(module: ModuleType, capacity: int, num_envs: int) -> np.ndarray:
+    """`[capacity, N]`, the slot to which `write` brings each step: how the memory is laid out is the file's own."""
+    buffer = jnp.zeros((capacity * num_envs, 1))
+    for row in range(capacity):
+        buffer = module.write(
+            buffer, 1.0 + row * num_envs + jnp.arange(num_envs, dtype=jnp.float32)[:, None], row, num_envs
+        )
+    found = np.asarray(buffer)[:, 0].astype(int) - 1
+    if sorted(found) != [*range(capacity * num_envs)]:
+        raise AssertionError(
+            f"of {capacity * num_envs} steps written to as many slots {len({*found} - {-1})} are there"
+        )
+    return found.argsort().reshape(capacity, num_envs)
 
 
 def asked_by_update(module: ModuleType, name: str) -> list[Any]:
@@ -296,8 +312,11 @@ def evaluated(module: ModuleType) -> None:
     params = tables(obs=[[0.3, -0.4]], reward=[[0.0, 0.0, 0.0]], next=[0])
     config = configure(module, hidden_sizes=(16,))
     task, agent = task_of(module, config, Tabular(params), params), module.make(config, Tabular(params), params)
-    state, other = (module.init(task, jax.random.key(seed)) for seed in range(2))
-    part(state, "target_params")
+    first, rng = module.init(task, jax.random.key(0)), np.random.default_rng(0)
+    part(first, "target_params")
+    # Moved, as a head may begin at zero.
+    moved = (jax.tree.map(lambda x: x + rng.normal(0, 0.3, x.shape), first.params) for _ in range(2))
+    state, other = (dataclasses.replace(first, params=x, target_params=x) for x in moved)
     mixed = dataclasses.replace(state, target_params=other.params)
     obs = jnp.array([0.3, -0.4])
     rows_apart(partial(module.forward, task, state.params), jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]]))
@@ -329,7 +348,7 @@ def collected_steps(module: ModuleType) -> None:
             close(f"{name} of the episode so far", getattr(seen, name), so_far(each, ended))
 
 
-@oracle(DQN, "the action that is taken", DEFINITION, **COLLECT)
+@oracle(DQN, "the action that is taken", LIKENESS, **COLLECT)
 def chosen_actions(module: ModuleType) -> None:
     """Random actions where chance says so, and else the best of the parameters that are to act."""
     found = two_cycles(module)

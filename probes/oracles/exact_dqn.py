@@ -244,7 +244,7 @@ def learned_rewards(module: ModuleType) -> None:
     need(module, "gamma")
     got, _ = at_rest(module, PAIRS, gamma=0.0)
     emitted(got, "target_min", "target_max")
-    extremes(got, "target", np.tile([-1.0, 1.0], (SEEDS, 1)), "of rewards of +1 and -1")
+    extremes(got, "target", np.tile([-1.0, 1.0], (SEEDS, 1)), "of rewards of +1 and -1, in their units,")
 
 
 @oracle(DQN, "what is kept of a step, or taken from what is kept: its observation, and the reward beside it")

@@ -525,7 +525,7 @@ def drawn_deviation(found: Boxed) -> float:
 @oracle(
     PPO,
     "the Gaussian policy: its standard deviation at the start, or the draws from it",
-    DEFINITION,
+    LIKENESS,
     instead_of="gaussian boxed_transitions",
 )
 def drawn_spread(module: ModuleType) -> None:
@@ -659,6 +659,9 @@ def normalised_updates(module: ModuleType) -> list[Normalised]:
     need(module, "normalize_observations", "scale_rewards", "gamma", "learning_rate", "num_envs", "num_steps")
     trial = Trial(module, DRIFT, 0.0, gamma=0.9, normalize_observations=True, scale_rewards=True)
     plain = Trial(module, DRIFT, 0.0, gamma=0.9)
+    _, _, (before, _, after, _) = plain.update(plain.state, 0)
+    if not np.allclose(before, after, rtol=1e-4, atol=1e-6):
+        raise CannotAskError("its values move at a learning rate of 0")
     total, totals, found = 0.0, [], []
     for state in PASSED[:33]:
         total = 0.9 * total + float(DRIFT.reward[state, 0])

@@ -38,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     for name, value, least in (("num-seeds", options.num_seeds, 1), ("seed", options.seed, 0)):
         if value < least:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
+    if not options.time_limit >= 0:
+        raise UsageError(f"--time-limit is {options.time_limit:g}; it must be at least 0, and 0 is for never")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
     from probes import check, verdict
     from rlref.cli.watchdog import Watchdog

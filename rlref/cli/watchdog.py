@@ -90,12 +90,11 @@ def cause(agent: str, busy: float) -> str:
 
     module = loaded(agent)
     if busy < 0.2 and agent not in NAMES and module is not None:
-        names = ", ".join(sorted(linear_algebra_of(module)))
-        if names:
+        for function, names in linear_algebra_of(module).items():
             return (
-                f"its init does linear algebra ({names}), which XLA batches over seeds and which then waits for itself "
-                "on a CPU of few cores; wrap the initialiser in jax.custom_batching.sequential_vmap, as `orthogonal` "
-                "in rlref/ppo.py does"
+                f"its {function} does linear algebra ({names}), which XLA batches over seeds and which then waits for "
+                "itself on a CPU of few cores; wrap what does so in jax.custom_batching.sequential_vmap, as "
+                "`orthogonal` in rlref/ppo.py is"
             )
     return without_linear_algebra(busy)
 
@@ -112,8 +111,8 @@ def loaded(agent: str) -> ModuleType | None:
     return module if hasattr(module, "make") and hasattr(module, "Config") else None
 
 
-def linear_algebra_of(module: Any) -> set[str]:
-    """The primitives of linear algebra in an agent's `init`, and in its `update`; none if they cannot be traced."""
+def linear_algebra_of(module: Any) -> dict[str, str]:
+    """An agent's `init` and `update`, those that have linear algebra -> its primitives; {} if they cannot be traced."""
     import jax
     import jax.numpy as jnp
 
@@ -123,8 +122,11 @@ def linear_algebra_of(module: Any) -> set[str]:
     params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0]], next=[0])
     try:
         agent = module.make(module.Config(), Tabular(params), params)
-        found = linear_algebra_in(jax.make_jaxpr(agent.init)(jax.random.key(0)))
         state = jax.eval_shape(agent.init, jax.random.key(0))
-        return found | linear_algebra_in(jax.make_jaxpr(agent.update)(state, jnp.int32(0)))
+        found = {
+            "init": linear_algebra_in(jax.make_jaxpr(agent.init)(jax.random.key(0))),
+            "update": linear_algebra_in(jax.make_jaxpr(agent.update)(state, jnp.int32(0))),
+        }
     except Exception:  # the user's own code: anything can come
-        return set()
+        return {}
+    return {function: ", ".join(sorted(names)) for function, names in found.items() if names}

@@ -1,11 +1,12 @@
 """What a copy has changed of its original, and the smallest change without which something passes."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
 
-from probes import changes
+from probes import changes, check
 from rlref import cem, dqn, ppo
 
 SOURCE = Path(ppo.__file__).read_text()
@@ -65,11 +66,21 @@ def test_comments_and_docstrings_are_no_changes():
     assert str(changes.changes(text)) == "changed: nothing of rlref's ppo.py but comments"
 
 
+def test_statements_between_definitions_are_changes():
+    text = edited(("RING = 100 ", "jax.config.update('jax_enable_x64', False)\nRING = 100 "))
+    assert re.fullmatch(r"changed, of rlref's ppo.py: lines? \d+ at the top level", str(changes.changes(text)))
+
+
+def test_a_byte_order_mark_is_no_change(tmp_path):
+    (tmp_path / "mark.py").write_text(SOURCE, "utf-8-sig")
+    assert check.run(str(tmp_path / "mark.py"), only=["advantages"]).changes is None
+
+
 def test_without_a_stamp_the_nearest_agent_is_the_original():
     text = Path(dqn.__file__).read_text()
     bare = text.replace(changes.STAMP.search(text)[0], "# a copy").replace("RING = 100 ", "RING = 50 ")
     said = str(changes.changes(bare))
-    assert "of rlref's dqn.py as it is installed, the nearest: there is no stamp: `RING`" in said
+    assert "of rlref's dqn.py as it is installed, the nearest (there is no stamp): `RING`" in said
 
 
 def test_a_copy_of_an_earlier_version_is_compared_with_that(tmp_path, monkeypatch):

@@ -43,6 +43,7 @@ FAULTS = {ppo: [
     ("entropy_bonus", "policy.entropy().mean()\n    return total", "batch.policy.entropy().mean()\n    return total"),
     ("gradient_steps", "optax.clip_by_global_norm(config.max_grad_norm)", "optax.identity()"),
     ("transitions", 'info["final_observation"], terminated', "next_obs, terminated"),
+    ("cut_actions", "space.low, space.high).astype(space.dtype)", "space.low, 0.9 * space.high).astype(space.dtype)"),
     ("clipped_actions", "space.low, space.high).astype(space.dtype)", "-1.0, 1.0).astype(space.dtype)"),
     ("boxed_transitions", "return distribution.mean[0], jnp.exp(", "return distribution.mean[0], (2 * "),
     ("convolved_images", "row[:, :, c : c + stride * width : stride]", "row[:, :, c : c + width]"),
@@ -385,7 +386,7 @@ def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
     report = check.run(str(path), only=["advantages"])
     assert report.ok
     assert (report.oracles[0].fault, report.oracles[0].why) == (None, "it has no gae")
-    assert verdict.verdict(report).endswith("answers every check right; 1 not checked.")
+    assert verdict.verdict(report).endswith("answers every check right; 1 not checked; the others were not asked for.")
 
 
 def test_fields_under_another_name_are_reported_as_not_checked(tmp_path):
@@ -514,6 +515,23 @@ def test_a_file_that_cannot_be_imported_is_told_what_it_lacks_besides(tmp_path):
     assert str(error.value).endswith(
         "ModuleNotFoundError: No module named 'no_such_module'; besides, it defines no Config, make"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('if __name__ == "__main__":', "if True:\n    raise SystemExit(0)", r"line \d+: SystemExit: 0"),
+        (
+            "    return Agent(partial(init",
+            "    Agent(partial(init",
+            r"make gives NoneType; it must give an Agent\(init, ",
+        ),
+        ("\ndef make_optimizer", "\nConfig = Config()\n\n\ndef make_optimizer", "it lacks a Config that is a frozen"),
+    ],
+)
+def test_what_is_no_agent_ends_in_one_line(tmp_path, old, new, said):
+    with pytest.raises(UsageError, match=said):
+        check.run(planted(tmp_path, old, new), only=["constant"])
 
 
 def test_unknown_names_are_refused():

@@ -5,11 +5,11 @@
     python scripts/edits_score.py KL V-trace        those whose name, or whose edit's name, contains one of these words
     python scripts/edits_score.py --train           train the edits instead, beside the unedited agents
 
-Plants each edit of scripts/edits.py in a copy of the agent's file and asks `rlref probe COPY --json`, as its owner
-would. An edit is right, so that nothing but likeness may fail: it must not be called WRONG. Then the likeness checks
-that failed are declared in the copy, as PROBE_MEANT, and it is asked these once more: now it must be RIGHT. A bug on
-top of an edit, probed with --fail-fast, must not be called RIGHT; its hunk is right if the undo that is offered lies
-in its lines, and it is localised if the first check that fails isolates the component that the bug is in.
+Plants each edit of scripts/edits.py in a copy of the agent's file and asks `rlref probe COPY --json --no-bisect`. An
+edit is right, so that nothing but likeness may fail: it must not be called WRONG. Then the likeness checks that failed
+are declared in the copy, as PROBE_MEANT, and it is asked these once more: now it must be RIGHT. A bug on top of an
+edit, asked with --fail-fast, must not be called RIGHT; its hunk is right if the undo that is offered lies in its
+lines, and it is localised if the first check that fails isolates the component that the bug is in.
 
 With --train each edit trains 8 seeds of CartPole-v1 through `rlref train COPY`, at the file's own settings but for
 STEPS. It counts as training if the IQM of the final score is at least 400 of 500.
@@ -178,7 +178,7 @@ def find(row: dict[str, Any], folder: Path) -> dict[str, Any]:
     kept = {name: x for name, x in row.items() if name != "source"} | {"version": version(row)}
     if row["part"] == "train":
         return kept | train(agent, source, folder)
-    found = probe(agent, source, folder, *(("--fail-fast",) if row["part"] == "bug" else ()))
+    found = probe(agent, source, folder, "--fail-fast" if row["part"] == "bug" else "--no-bisect")
     if row["part"] == "edit":
         likeness = [name for name, holds in found["failed"] if holds == "likeness"]
         found["declared"] = None

@@ -31,6 +31,7 @@ from rlref.cli import (
 from rlref.cli.other_names import suggestion
 from rlref.cli.terminal import exit_code
 from rlref.errors import Stopped, UsageError, nearest
+from rlref.version import VERSION
 
 COMMANDS = (
     train, probe, diagnose, report, compare, baselines, sweep, ablate, inspect, reproduce, play, export, envs,
@@ -90,6 +91,7 @@ def command_parser() -> tuple[Parser, Mapping[str, argparse.ArgumentParser]]:
     """The parser of the whole command line, and that of each command."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser("rlref", description=DESCRIPTION, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"rlref {VERSION}")
     parser.set_defaults(takes_agent=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import rlref
 from rlref import ppo
 from rlref.cli import main
 from rlref.cli.terminal import compiling_takes
@@ -43,6 +44,12 @@ sys.exit(cli.main(["envs"]))
 """
     done = subprocess.run([sys.executable, "-c", code], check=False, timeout=300, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rlref: stopped by Ctrl-C\n")
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"rlref {rlref.__version__}\n")
 
 
 def test_train_without_an_agent_says_what_there_is(capsys):

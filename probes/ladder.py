@@ -510,6 +510,7 @@ def soft_bandit(rng: np.random.Generator, coefficient: float) -> Case:
     "the sign and the size of the entropy bonus",
     policy_tolerance=0.025,
     settings={"ppo": {**LARGE_BATCH, "ent_coef": 1.0}},
+    holds=LIKENESS,  # a bonus may fall during the training
 )
 def soft_bandit_1(rng: np.random.Generator) -> Case:
     """Two arms that pay +1 and -1, entropy coefficient c = 1, advantages not normalised.
@@ -524,6 +525,7 @@ def soft_bandit_1(rng: np.random.Generator) -> Case:
     "the sign and the size of the entropy bonus",
     policy_tolerance=0.025,
     settings={"ppo": {**LARGE_BATCH, "ent_coef": 2.0}},
+    holds=LIKENESS,  # a bonus may fall during the training
 )
 def soft_bandit_2(rng: np.random.Generator) -> Case:
     """soft_bandit_1 with c = 2: softmax(r / 2) is .731 for the best arm."""

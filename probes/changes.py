@@ -176,8 +176,10 @@ def between(text: str) -> list[ast.stmt]:
         body = ast.parse(text).body
     except SyntaxError:
         return []
-    defined = [*nodes(text).values()]
-    plain = [x for x in body if x not in defined and not isinstance(x, ast.Import | ast.ImportFrom)]
+    others = (
+        ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+    )
+    plain = [x for x in body if not isinstance(x, others)]
     return [x for x in plain if not (isinstance(x, ast.Expr) and isinstance(x.value, ast.Constant))]
 
 

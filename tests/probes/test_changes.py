@@ -68,7 +68,8 @@ def test_comments_and_docstrings_are_no_changes():
 
 def test_statements_between_definitions_are_changes():
     text = edited(("RING = 100 ", "jax.config.update('jax_enable_x64', False)\nRING = 100 "))
-    assert re.fullmatch(r"changed, of rlref's ppo.py: lines? \d+ at the top level", str(changes.changes(text)))
+    assert re.fullmatch(r"changed, of rlref's ppo.py: line \d+ at the top level", str(changes.changes(text)))
+    assert "top level" not in str(changes.changes(edited(("    target = advantage + value\n", "    target = value\n"))))
 
 
 def test_a_byte_order_mark_is_no_change(tmp_path):

@@ -57,6 +57,7 @@ FAILED_BY = {
     "number_of_elites": "rank-weighted refit",
     "refitted_variance": "floor of the standard deviation",
     "large_rewards": "Boltzmann exploration",
+    "curved_target": "actions cut at their bounds",
     "soft_bandit_1": "entropy bonus annealed",
     "soft_bandit_2": "entropy bonus annealed",
 }

@@ -147,3 +147,10 @@ def test_every_edit_trains():
     wanted = edits_score.catalogue("train")
     assert rows.keys() >= wanted.keys()
     assert all(edits_score.ok(rows[key]) for key, row in wanted.items() if row["edit"])
+
+
+def test_no_right_edit_is_called_wrong_and_each_is_right_once_declared():
+    rows = json.loads(edits_score.RESULTS.read_text())
+    wanted = {key for key, row in edits_score.catalogue("probe").items() if row["part"] == "edit"}
+    assert rows.keys() >= wanted
+    assert [key for key in wanted if not edits_score.ok(rows[key])] == []

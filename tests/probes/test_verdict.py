@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes import check, verdict
+from probes.ladder import LADDER
 from probes.oracles import ORACLES
 from rlref import ppo
 from rlref.cli import main
@@ -78,14 +79,12 @@ def test_a_declaration_without_reasons_is_refused(copy, meant):
 
 @pytest.mark.slow
 def test_a_truth_that_fails_says_which_likeness_is_nearer_to_the_fault(copy):
-    bug = ("- config.ent_coef * policy", "+ config.ent_coef * policy")
-    report = check.run(copy(bug), only=["entropy_bonus", "soft_bandit_1"], num_seeds=3)
+    bug = ("policy_loss = -jnp.minimum", "policy_loss = jnp.minimum")
+    report = check.run(copy(bug), only=["policy_loss", "bandit"], num_seeds=3)
     said = verdict.verdict(report)
-    assert said.startswith(
-        "WRONG at soft_bandit_1: look at the sign and the size of the entropy bonus. 0 of 3 seeds pass"
-    )
-    assert "Look first at `loss`, where entropy_bonus fails: " in said
-    assert said.endswith("in `loss`, and soft_bandit_1 passes.")
+    assert said.startswith(f"WRONG at bandit: look at {LADDER['bandit'].isolates}. 0 of 3 seeds pass")
+    assert "Look first at `loss`, where policy_loss fails: " in said
+    assert said.endswith("in `loss`, and bandit passes.")
 
 
 def test_each_failing_check_of_a_copy_names_the_line_to_undo(copy):

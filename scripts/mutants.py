@@ -540,8 +540,8 @@ PPO = [
     Mutant(
         "sums over the episode begin anew in every update",
         "    state, rollout = scan(step, state,",
-        "    zeros = {name: 0 * getattr(state, name) for name in ('episode_return', 'episode_length')}\n"
-        "    state, rollout = scan(step, replace(state, **zeros),",
+        "    state = replace(state, episode_return=0 * state.episode_return, episode_length=0 * state.episode_length)\n"
+        "    state, rollout = scan(step, state,",
         "rollout",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""What a copy of an agent's file has changed, and the smallest of its changes without which a check passes.
+"""What a copy of an agent's file has changed of its original.
 
 Each agent's file has a stamp, a hash of its text, which a copy keeps: so the original of a copy is known. Texts of
 earlier versions are in `originals/`.
@@ -9,9 +9,8 @@ import difflib
 import hashlib
 import re
 import sys
-import time
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,29 +77,6 @@ class Changes(NamedTuple):
         if not self.changed:
             return f"changed: nothing of {self.original} but comments"
         return f"changed, of {self.original}: {', '.join(map(str, self.changed))}"
-
-
-class Undo(NamedTuple):
-    """The smallest change without which a check passes."""
-
-    hunks: tuple[Hunk, ...]
-    names: tuple[str, ...]
-    """of the functions, classes or constants that they are in"""
-
-    @property
-    def lines(self) -> list[tuple[int, int]]:
-        """First and last line of each change in the file, from 1; of what is only left out, the line before, twice."""
-        return [(h.start + 1, h.stop) if h.stop > h.start else (h.start, h.start) for h in self.hunks]
-
-    def __str__(self) -> str:
-        """Such as "undo line 388, in `loss`"."""
-        parts = []
-        for hunk, (first, last) in zip(self.hunks, self.lines, strict=True):
-            gone = "put back what stood after " if hunk.stop == hunk.start else ""
-            parts.append(gone + in_lines(first, last))
-        own = ", ".join(f"`{name}`" for name in dict.fromkeys(self.names) if name)
-        begin = "" if parts[0].startswith("put") else "undo "
-        return f"{begin}{' and '.join(parts)}{f', in {own}' if own else ''}"
 
 
 def in_lines(first: int, last: int) -> str:
@@ -232,70 +208,6 @@ def fields_of(node: ast.stmt) -> set[str]:
     """Names of a class's annotated fields."""
     inner = node.body if isinstance(node, ast.ClassDef) else []
     return {x.target.id for x in inner if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)}
-
-
-def smallest(
-    all_: Changes, passes: Callable[[str], bool], suspects: Iterable[str], seconds: float
-) -> tuple[Undo | None, float]:
-    """The fewest changes, then the fewest lines, without which `passes(text)`; and the seconds that it took.
-
-    First each change alone, those in functions named in `suspects` before others; then delta debugging (Zeller &
-    Hildebrandt 2002) over all of them. None where nothing was found within `seconds`.
-    """
-    began, suspects = time.monotonic(), set(suspects)
-    known: dict[frozenset[Hunk], bool] = {}
-
-    def helps(hunks: Iterable[Hunk]) -> bool:
-        key = frozenset(hunks)
-        if key not in known:
-            if time.monotonic() - began > seconds:
-                raise TimeoutError
-            known[key] = passes(all_.undone(key))
-        return known[key]
-
-    def name_of(hunk: Hunk) -> str:
-        return all_.name_at(hunk.start + 1) or all_.name_at(hunk.start)
-
-    found: list[Hunk] = []
-    try:
-        hunks = sorted(all_.hunks, key=lambda h: (name_of(h) not in suspects, h.start))
-        alone = next((h for h in hunks[:8] if helps([h])), None)
-        if alone is not None:
-            found = [alone]
-        elif len(hunks) > 1 and helps(hunks):
-            found = fewest(hunks, helps)
-        if len(found) == 1 and len(pieces := lines_of(found[0])) > 1:
-            line = next((h for h in pieces if helps([h])), None)
-            found = [line] if line is not None else fewest(pieces, helps)
-    except TimeoutError:
-        pass
-    found.sort()
-    undo = Undo(tuple(found), tuple(map(name_of, found))) if found else None
-    return undo, time.monotonic() - began
-
-
-def fewest(hunks: Sequence[Hunk], helps: Callable[[Iterable[Hunk]], bool]) -> list[Hunk]:
-    """Changes of which none can be kept, if those that `helps` says so of are undone: ddmin, of all that help."""
-    kept, parts = list(hunks), 2
-    while len(kept) > 1:
-        size = -(-len(kept) // parts)
-        chunks = [kept[i : i + size] for i in range(0, len(kept), size)]
-        rests = [[h for h in kept if h not in chunk] for chunk in chunks] if len(chunks) > 2 else []
-        smaller = next((x for x in (*chunks, *rests) if helps(x)), None)
-        if smaller is not None:
-            kept, parts = smaller, 2
-        elif parts >= len(kept):
-            break
-        else:
-            parts = min(2 * parts, len(kept))
-    return kept
-
-
-def lines_of(hunk: Hunk) -> list[Hunk]:
-    """A change line by line, where as many lines stand for as many."""
-    if hunk.stop - hunk.start != len(hunk.old):
-        return [hunk]
-    return [Hunk(hunk.start + i, hunk.start + i + 1, (line,)) for i, line in enumerate(hunk.old)]
 
 
 def module_of(text: str, path: str) -> types.ModuleType:

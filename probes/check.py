@@ -20,11 +20,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from probes import lacking, one_by_one, solve
-from probes.changes import Changes, Undo, changes, module_of, smallest
+from probes.changes import Changes, changes, module_of
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS, used
+from probes.undo import Undo, smallest
 from rlref.contract import FIELDS, GRADIENT, NAMES, load_agent, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
@@ -92,6 +93,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 BISECT_SECONDS = 60.0
+ASTRAY = 1.5  # times as far from the truth as it began
+FEW = 8  # seeds that show at a first look whether it is worth while to train all
 LARGER_POPULATION = 1031  # a prime, as the usual one
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
@@ -453,6 +456,18 @@ def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> lis
     return [dataclasses.replace(x, probe=by_name[x.name], slow=True) for x in trained]
 
 
+def astray(late: RungResult) -> bool:
+    """Whether a rung that is a truth ended far from it, and further than it began: more time would not bring it there.
+
+    Named wrong answers are at least four tolerances away (tests/probes/test_probes.py).
+    """
+    if late.is_likeness:
+        return False
+    ended = [error(late.probe, late.kind, *row) for row in late.rows()]
+    began = [error(late.probe, late.kind, *row) for row in dataclasses.replace(late, outcome=late.untrained).rows()]
+    return bool(np.mean(np.array(ended) > np.maximum(ASTRAY * np.array(began), 4)) >= 0.75)
+
+
 def is_wrong(asked: OracleResult) -> bool:
     """Whether a truth or a definition fails."""
     return bool(asked.fault) and not asked.is_likeness
@@ -488,6 +503,7 @@ def run(
     name = agent if isinstance(agent, str) else module.__name__
     with errors_with_line(name, module.__file__, named=False, anywhere=True):
         kind = kind_of(module)
+    seeds = range(seed, seed + num_seeds)
     own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
     for wanted in only:
         if wanted not in own:
@@ -509,6 +525,8 @@ def run(
         stopped = fail_fast and is_wrong(asked[-1])
         if stopped:
             break
+    # Beside likeness that fails, a few seeds mostly show whether more is wrong.
+    in_doubt = fail_fast and num_seeds > FEW and any(x.fault for x in asked)
     probes = [] if stopped else [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
@@ -519,13 +537,17 @@ def run(
             trained = [Skipped(one, why) for one in group]
         else:
             with errors_with_line(name, module.__file__, named=False, anywhere=True):
-                trained = train_group(module, kind, group, range(seed, seed + num_seeds))
-                if (late := [x for x in trained if not x.ok]) and not any(is_wrong(x) for x in asked):
-                    watch(f"training {', '.join(x.name for x in late)} for longer", asked, in_order(results))
-                    found = {x.name: x for x in given_time(module, kind, late)}
-                    trained = [found.get(x.name, x) for x in trained]
+                for some in [seeds[:FEW], seeds] if in_doubt else [seeds]:
+                    trained = train_group(module, kind, group, some)
+                    late = [x for x in trained if not x.ok]
+                    if late and not any(map(is_wrong, asked)) and not any(map(astray, late)):
+                        watch(f"training {', '.join(x.name for x in late)} for longer", asked, in_order(results))
+                        found = {x.name: x for x in given_time(module, kind, late)}
+                        trained = [found.get(x.name, x) for x in trained]
+                    if stopped := fail_fast and not all(x.is_likeness for x in trained):
+                        break
         results |= {one.probe.name: one for one in trained}
-        if fail_fast and any(isinstance(one, RungResult) and not one.is_likeness for one in trained):
+        if stopped:
             break
     watch("", asked, in_order(results))
     unseen = [x for x, has_run in called.items() if not has_run]
@@ -535,7 +557,7 @@ def run(
     unseen = [x for x in unseen if x not in getattr(module, "PROBE_MEANT", {})]
     report = Report(name, kind, oracles, rungs, not only, changed, None, notes, tuple(unseen))
     if bisect and report.failures and report.changes and not report.changes.too_different:
-        undo = undo_of(report, module, range(seed, seed + num_seeds), lambda x: watch(x, asked, in_order(results)))
+        undo = undo_of(report, module, seeds, lambda x: watch(x, asked, in_order(results)))
         report = dataclasses.replace(report, undo=undo)
     return report
 
@@ -608,7 +630,7 @@ def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[s
     assert module.__file__ is not None
     path, tried = module.__file__, itertools.count(1)
 
-    def passes(text: str) -> bool:
+    def passes(text: str, failure: OracleResult | RungResult = failure, seeds: range = seeds) -> bool:
         watch(f"undoing changes, {failure.name} alone: try {next(tried)}")
         try:
             other = module_of(text, path)
@@ -623,9 +645,22 @@ def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[s
         finally:
             sys.modules[module.__name__] = module
 
-    near = [x for x in report.failures if isinstance(x, OracleResult)][:1]
-    suspects = {name for x in near for name in x.oracle.needs}
-    return smallest(report.changes, passes, suspects, BISECT_SECONDS)[0]
+    near = next((x for x in report.failures if isinstance(x, OracleResult)), None)
+    suspects = near.oracle.needs if near else ()
+    if isinstance(failure, OracleResult):
+        return smallest(report.changes, passes, suspects, BISECT_SECONDS)[0]
+    # A training takes long: a few seeds are enough to search with, and an oracle that fails says where to begin.
+    some = functools.partial(passes, seeds=worst_seeds(failure))
+    quick = functools.partial(passes, failure=near) if near else None
+    undo, _ = smallest(report.changes, some, suspects, BISECT_SECONDS, quick)
+    return undo if undo and passes(report.changes.undone(undo.hunks)) else None
+
+
+def worst_seeds(rung: RungResult) -> range:
+    """FEW seeds side by side, of which as many fail as of any."""
+    failed = np.convolve(~rung.passed, np.ones(FEW), "valid") if len(rung.passed) > FEW else np.zeros(1)
+    first = int(np.argmax(failed))
+    return rung.seeds[first : first + FEW]
 
 
 def ask(oracle: Oracle, module: ModuleType) -> OracleResult:

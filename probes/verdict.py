@@ -258,6 +258,7 @@ def to_json(report: Report) -> dict[str, Any]:
         if changes and not changes.too_different
         else [],
         "undo": undo and [{"name": n, "lines": list(x)} for n, x in zip(undo.names, undo.lines, strict=True)],
+        "no_more_used": [{"name": x.name, "lines": [x.first, x.last]} for x in undo.unused] if undo else [],
         "oracles": oracles,
         "rungs": rungs,
     }

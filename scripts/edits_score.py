@@ -72,7 +72,8 @@ def probe(agent: str, source: str, folder: Path, *options: str) -> dict[str, Any
     """What `rlref probe` says of a file, with these options.
 
     The verdict ("error" if it does not run or takes too long), the sentence, the exit code, what failed as pairs of
-    name and what it holds, in order, the names of the definitions that it calls changed, the lines to undo, seconds.
+    name and what it holds, in order, the names of the definitions that it calls changed, the lines to undo, with those
+    of functions that are not used then, seconds.
     """
     path, start = copy_of(agent, source, folder), time.perf_counter()
     empty: dict[str, Any] = {"verdict": "error", "failed": [], "changed": [], "undo": None}
@@ -97,7 +98,7 @@ def probe(agent: str, source: str, folder: Path, *options: str) -> dict[str, Any
         "code": done.returncode,
         "failed": failed,
         "changed": [x["name"] for x in report["changed"]],
-        "undo": report["undo"] and [x["lines"] for x in report["undo"]],
+        "undo": report["undo"] and [x["lines"] for x in report["undo"] + report["no_more_used"]],
         "seconds": seconds,
     }
 
@@ -168,6 +169,8 @@ def inside(name: str, text: str) -> bool:
 def version(row: dict[str, Any]) -> str:
     """What a row depends on: the file, and of a row that is probed the probes."""
     paths = [] if row["part"] == "train" else sorted((ROOT / "probes").rglob("*.py"))
+    if row["part"] == "edit":  # asked without a search for what to undo
+        paths = [path for path in paths if path.name != "undo.py"]
     parts = [row["source"], str(STEPS.get(row["agent"])), *(path.read_text() for path in paths)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 

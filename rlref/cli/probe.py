@@ -4,6 +4,7 @@ import argparse
 import functools
 import json
 import os
+import time
 from typing import Any
 
 from rlref.cli.terminal import compiling_takes
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
     if not options.time_limit >= 0:
         raise UsageError(f"--time-limit is {options.time_limit:g}; it must be at least 0, and 0 is for never")
+    began = time.perf_counter()
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
     from probes import check, verdict
     from rlref.cli.watchdog import Watchdog
@@ -55,9 +57,20 @@ def run(options: argparse.Namespace) -> int:
     )
     dog = Watchdog(options.agent, options.time_limit, options.json)
     if options.json:
+        first_failure = None
+
+        def note(doing: str, oracles: list[Any], rungs: list[Any]) -> None:
+            nonlocal first_failure
+            dog.progress(doing)
+            if first_failure is None and (
+                any(x.fault for x in oracles) or any(not getattr(x, "ok", True) for x in rungs)
+            ):
+                first_failure = round(time.perf_counter() - began, 1)
+
         with dog:
-            report = probed(watch=lambda doing, *_: dog.progress(doing))
-        print(json.dumps(verdict.to_json(report), indent=1))
+            report = probed(watch=note)
+        times = {"first_failure": first_failure, "all": round(time.perf_counter() - began, 1)}
+        print(json.dumps(verdict.to_json(report) | {"seconds": times}, indent=1))
         return verdict.EXIT_CODES[verdict.word(report)]
     from rich.console import Console, Group
     from rich.live import Live

@@ -178,11 +178,8 @@ def test_a_name_that_is_bound_nowhere_is_seen_before_anything_is_traced():
 
 
 def test_many_changes_are_counted():
-    text = edited(
-        *EDITS,
-        ("ratio = jnp.exp(log_ratio)", "ratio = jnp.exp(2 * log_ratio)"),
-        ('approx_kl": (ratio - 1', 'approx_kl": (ratio - 2'),
-    )
+    more = ("ratio = jnp.exp(log_ratio)", "ratio = jnp.exp(2 * log_ratio)"), ("(ratio - 1 - log", "(ratio - 2 - log")
+    text = edited(*EDITS, *more)
     undo, _ = smallest(changes(text), lambda text: text == SOURCE, (), 10)
     assert str(undo).startswith(f"undo the {len(undo.hunks)} changes in lines {line_with('RING = 200', text)}-")
     assert str(undo).endswith(", of `RING`, `loss`")

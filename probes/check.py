@@ -94,7 +94,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros
 BISECT_SECONDS = 60.0
 ASTRAY = 1.5  # times as far from the truth as it began
-FEW = 8  # seeds that show at a first look whether it is worth while to train all
+FEW = 8  # seeds that mostly show what is wrong, sooner than all do
 LARGER_POPULATION = 1031  # a prime, as the usual one
 ACTIONS = 2  # to which their actions are filled up with copies of the worst
 
@@ -491,7 +491,8 @@ def run(
       only: names of oracles and rungs; without, all.
       num_seeds: seeds per rung.
       seed: the first seed's id; it draws signs, best arms and the agent's key.
-      fail_fast: stop after the first truth or definition that fails, or the first program in which such a rung fails.
+      fail_fast: stop after the first truth or definition that fails, or the first program in which such a rung fails; of
+        each program a few seeds are trained before all are.
       bisect: whether to look for the smallest change of the file without which the first failure passes.
       watch: told what is being done, with what is known so far.
 
@@ -525,8 +526,6 @@ def run(
         stopped = fail_fast and is_wrong(asked[-1])
         if stopped:
             break
-    # Beside likeness that fails, a few seeds mostly show whether more is wrong.
-    in_doubt = fail_fast and num_seeds > FEW and any(x.fault for x in asked)
     probes = [] if stopped else [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
@@ -537,7 +536,7 @@ def run(
             trained = [Skipped(one, why) for one in group]
         else:
             with errors_with_line(name, module.__file__, named=False, anywhere=True):
-                for some in [seeds[:FEW], seeds] if in_doubt else [seeds]:
+                for some in [seeds[:FEW], seeds] if fail_fast and num_seeds > FEW else [seeds]:
                     trained = train_group(module, kind, group, some)
                     late = [x for x in trained if not x.ok]
                     if late and not any(map(is_wrong, asked)) and not any(map(astray, late)):

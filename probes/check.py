@@ -491,8 +491,8 @@ def run(
       only: names of oracles and rungs; without, all.
       num_seeds: seeds per rung.
       seed: the first seed's id; it draws signs, best arms and the agent's key.
-      fail_fast: stop after the first truth or definition that fails, or the first program in which such a rung fails; of
-        each program a few seeds are trained before all are.
+      fail_fast: stop after the first truth or definition that fails, or the first program in which such a rung fails;
+        of each program a few seeds are trained before all are.
       bisect: whether to look for the smallest change of the file without which the first failure passes.
       watch: told what is being done, with what is known so far.
 

@@ -337,6 +337,11 @@ def test_fail_fast_stops_at_the_first_fault(tmp_path):
     report = check.run(path, only=["constant", "pixels"], num_seeds=3, fail_fast=True)
     assert [r.probe.name for r in report.failures] == ["constant"]
     assert [r.probe.name for r in report.rungs] == ["constant"]
+    # A few seeds first, and all if they pass.
+    report = check.run(path, only=["constant"], num_seeds=16, fail_fast=True)
+    assert len(report.rungs[0].passed) == check.FEW
+    report = check.run("ppo", only=["constant"], num_seeds=16, fail_fast=True)
+    assert (len(report.rungs[0].passed), report.ok) == (16, True)
 
 
 def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from probes import check, verdict
@@ -120,6 +121,9 @@ def test_the_command_prints_what_was_changed_and_ends_with_3_where_it_differs(co
     assert main(["probe", path, "--only", "entropy_bonus", "--json", "--no-bisect"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["changed"][0]["name"]) == ("DIFFERS", "loss")
+    assert 0 < found["seconds"]["first_failure"] <= found["seconds"]["all"] < 600
+    main(["probe", "ppo", "--only", "advantages", "--json"])
+    assert json.loads(capsys.readouterr().out)["seconds"]["first_failure"] is None
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +169,21 @@ def test_more_time_is_given_once(monkeypatch, copy):
     declared = check.run(copy(more='\nPROBE_MEANT = {"constant": "patience"}\n'), only=["constant"], num_seeds=2)
     assert verdict.verdict(declared).startswith("RIGHT")
     assert not declared.notes
+
+
+def test_what_ends_further_from_the_truth_than_it_began_gets_no_more_time(rung):
+    def late(value, holds=rung.probe.holds):
+        outcome = dataclasses.replace(rung.outcome, value=np.full_like(rung.outcome.value, value))
+        probe = dataclasses.replace(rung.probe, holds=holds)
+        return dataclasses.replace(rung, probe=probe, outcome=outcome, passed=~rung.passed)
+
+    # The truth is V = 1, an untrained V near 0, the tolerance 0.1.
+    assert check.astray(late(-1.0))
+    assert check.astray(late(np.nan))
+    assert not check.astray(late(-1.0, holds="likeness"))
+    assert not check.astray(late(0.0)), "it has not begun to learn"
+    assert not check.astray(late(0.5))
+    assert not check.astray(late(1.3)), "it has nearly arrived"
 
 
 def test_what_no_check_has_run_is_not_called_right(copy, monkeypatch):

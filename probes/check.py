@@ -647,11 +647,11 @@ def undo_of(report: Report, module: ModuleType, seeds: range, watch: Callable[[s
     near = next((x for x in report.failures if isinstance(x, OracleResult)), None)
     suspects = near.oracle.needs if near else ()
     if isinstance(failure, OracleResult):
-        return smallest(report.changes, passes, suspects, BISECT_SECONDS)[0]
+        return smallest(report.changes, passes, suspects, BISECT_SECONDS)
     # A training takes long: a few seeds are enough to search with, and an oracle that fails says where to begin.
     some = functools.partial(passes, seeds=worst_seeds(failure))
     quick = functools.partial(passes, failure=near) if near else None
-    undo, _ = smallest(report.changes, some, suspects, BISECT_SECONDS, quick)
+    undo = smallest(report.changes, some, suspects, BISECT_SECONDS, quick)
     return undo if undo and passes(report.changes.undone(undo.hunks)) else None
 
 

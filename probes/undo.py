@@ -49,8 +49,8 @@ def smallest(
     suspects: Iterable[str],
     seconds: float,
     quick: Callable[[str], bool] | None = None,
-) -> tuple[Undo | None, float]:
-    """The fewest changes, then the fewest lines, without which `passes(text)`; and the seconds that it took.
+) -> Undo | None:
+    """The fewest changes, then the fewest lines, without which `passes(text)`.
 
     From the changes of whole functions to lines (hierarchical delta debugging, Misherghi & Su 2006), those in functions
     named in `suspects` before others, and settings last. With `quick`, another check that fails and takes less time,
@@ -75,13 +75,13 @@ def smallest(
         guess = last(search(units, remembered(all_, quick, began + QUICK_SHARE * seconds)))
         found = last(search([tuple(guess)], helps)) if guess else []
     found = sorted(found or last(search(units, helps)))
-    undo = Undo(tuple(found), tuple(map(name_of, found)), unused(all_, found)) if found else None
-    return undo, time.monotonic() - began
+    return Undo(tuple(found), tuple(map(name_of, found)), unused(all_, found)) if found else None
 
 
 def remembered(all_: Changes, passes: Callable[[str], bool], until: float) -> Callable[[Iterable[Hunk]], bool]:
     """Whether the check passes without some changes, each asked once; raises TimeoutError after `until`."""
     known: dict[frozenset[Hunk], bool] = {}
+    own = unbound(all_.text)
 
     def helps(hunks: Iterable[Hunk]) -> bool:
         key = frozenset(hunks)
@@ -89,18 +89,18 @@ def remembered(all_: Changes, passes: Callable[[str], bool], until: float) -> Ca
             if time.monotonic() > until:
                 raise TimeoutError
             text = all_.undone(key)
-            known[key] = not lacks_names(text) and passes(text)
+            known[key] = unbound(text) <= own and passes(text)
         return known[key]
 
     return helps
 
 
-def lacks_names(text: str) -> bool:
-    """Whether a file uses a name that is bound nowhere in it, or does not parse: half of a change, mostly."""
+def unbound(text: str) -> set[str]:
+    """Names that a file uses and binds nowhere, as half of a change mostly does; "" among them if it does not parse."""
     try:
         tree = ast.parse(text)
     except SyntaxError:
-        return True
+        return {""}
     used, bound = set[str](), {*dir(builtins), "__file__"}
     for node in ast.walk(tree):
         match node:
@@ -114,7 +114,7 @@ def lacks_names(text: str) -> bool:
                 bound.add(name)
             case ast.alias(name=name, asname=as_name):
                 bound.add((as_name or name).split(".")[0])
-    return "*" not in bound and not used <= bound
+    return set() if "*" in bound else used - bound
 
 
 def last(found: Iterable[list[Hunk]]) -> list[Hunk]:

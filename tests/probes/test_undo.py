@@ -11,7 +11,7 @@ import pytest
 from probes import check
 from probes.changes import changes
 from probes.ladder import LADDER
-from probes.undo import lacks_names, smallest
+from probes.undo import smallest, unbound
 from rlref import ppo
 
 SOURCE = Path(ppo.__file__).read_text()
@@ -46,7 +46,7 @@ def test_the_one_change_that_matters_is_found(bad):
         asked.append(text)
         return EDITS[bad][0] in text
 
-    undo, _ = smallest(found, passes, {"loss"}, 10)
+    undo = smallest(found, passes, {"loss"}, 10)
     line = line_with(EDITS[bad][1], text)
     assert undo.lines == [(line, line)]
     assert str(undo) == f"undo line {line}, in `{'RING' if bad == 0 else 'loss'}`"
@@ -56,7 +56,7 @@ def test_the_one_change_that_matters_is_found(bad):
 def test_two_changes_that_matter_only_together_are_found_with_delta_debugging():
     text = edited(*EDITS)
     wanted = [EDITS[1], EDITS[3]]
-    undo, _ = smallest(changes(text), lambda text: all(old in text for old, _ in wanted), (), 10)
+    undo = smallest(changes(text), lambda text: all(old in text for old, _ in wanted), (), 10)
     assert sorted(first for first, _ in undo.lines) == sorted(line_with(new, text) for _, new in wanted)
 
 
@@ -66,19 +66,19 @@ def test_of_lines_changed_together_the_one_that_matters_is_found():
     body = range(at + 3, at + 9)
     copy = [f"{line.rstrip()}  #\n" if i in body and line.strip() else line for i, line in enumerate(lines)]
     bad = [i for i in body if lines[i].strip()][2]
-    undo, _ = smallest(changes("".join(copy)), lambda text: lines[bad] in text, (), 10)
+    undo = smallest(changes("".join(copy)), lambda text: lines[bad] in text, (), 10)
     assert undo.lines == [(bad + 1, bad + 1)]
 
 
 def test_what_was_only_left_out_is_put_back():
     text = edited(("    if is_discrete(space):\n        return jax.nn.one_hot(obs, space.n)\n", ""))
-    undo, _ = smallest(changes(text), lambda text: "jax.nn.one_hot(obs" in text, (), 10)
+    undo = smallest(changes(text), lambda text: "jax.nn.one_hot(obs" in text, (), 10)
     assert str(undo).startswith("put back what stood after line ")
     assert str(undo).endswith(", in `features`")
 
 
 def test_nothing_is_named_where_the_time_is_over():
-    assert smallest(changes(edited(*EDITS)), lambda text: True, (), -1)[0] is None
+    assert smallest(changes(edited(*EDITS)), lambda text: True, (), -1) is None
 
 
 def test_what_is_found_by_the_time_is_given(monkeypatch):
@@ -86,7 +86,7 @@ def test_what_is_found_by_the_time_is_given(monkeypatch):
     for seconds in range(40):
         clock = itertools.count()
         monkeypatch.setattr("probes.undo.time", types.SimpleNamespace(monotonic=functools.partial(next, clock)))
-        undo, _ = smallest(found, lambda text: all(EDITS[i][0] in text for i in (1, 3)), (), seconds)
+        undo = smallest(found, lambda text: all(EDITS[i][0] in text for i in (1, 3)), (), seconds)
         sizes.append(len(undo.hunks) if undo else 0)
         assert undo is None or all(EDITS[i][0] in found.undone(undo.hunks) for i in (1, 3))
     assert sizes == sorted(sizes, key=lambda n: (n > 0, -n))
@@ -100,23 +100,23 @@ def test_what_a_quicker_check_finds_is_tried_first():
         asked.append(text)
         return EDITS[2][0] in text
 
-    undo, _ = smallest(changes(text), passes, (), 10, quick=lambda text: EDITS[2][0] in text)
+    undo = smallest(changes(text), passes, (), 10, quick=lambda text: EDITS[2][0] in text)
     line = line_with(EDITS[2][1], text)
     assert undo.lines == [(line, line)]
     assert len(asked) == 1
     asked.clear()
-    undo, _ = smallest(changes(text), passes, (), 10, quick=lambda text: EDITS[0][0] in text)  # it leads astray
+    undo = smallest(changes(text), passes, (), 10, quick=lambda text: EDITS[0][0] in text)  # it leads astray
     assert undo.lines == [(line, line)]
-    undo, _ = smallest(changes(text), passes, (), 10, quick=lambda text: False)
+    undo = smallest(changes(text), passes, (), 10, quick=lambda text: False)
     assert undo.lines == [(line, line)]
 
 
 def test_settings_are_tried_last():
     both = [("update_epochs: int = static(4)", "update_epochs: int = static(5)"), EDITS[2]]
     text = edited(*both)
-    undo, _ = smallest(changes(text), lambda text: any(old in text for old, _ in both), (), 10)
+    undo = smallest(changes(text), lambda text: any(old in text for old, _ in both), (), 10)
     assert undo.names == ("loss",)
-    assert smallest(changes(text), lambda text: both[0][0] in text, (), 10)[0].names == ("Config",)
+    assert smallest(changes(text), lambda text: both[0][0] in text, (), 10).names == ("Config",)
 
 
 HELPER = (
@@ -140,7 +140,7 @@ def discounted_returns(""",
 def test_new_functions_that_nothing_uses_then_are_named():
     call = ("    target = advantage + value\n", "    target = doubled(advantage) + value\n")
     text = edited(HELPER, call)
-    undo, _ = smallest(changes(text), lambda text: call[0] in text, (), 10)
+    undo = smallest(changes(text), lambda text: call[0] in text, (), 10)
     line, first = line_with(call[1].strip(), text), line_with("def doubled(", text)
     assert str(undo) == (
         f"undo line {line}, in `update`, and no more use `doubled` (lines {first}-{first + 1}) "
@@ -148,7 +148,7 @@ def test_new_functions_that_nothing_uses_then_are_named():
     )
     # What the file uses elsewhere as well is not.
     elsewhere = ("    return state, {name: jnp", "    thrice(0)\n    return state, {name: jnp")
-    undo, _ = smallest(changes(edited(HELPER, call, elsewhere)), lambda text: call[0] in text, (), 10)
+    undo = smallest(changes(edited(HELPER, call, elsewhere)), lambda text: call[0] in text, (), 10)
     assert [x.name for x in undo.unused] == ["doubled"]
 
 
@@ -170,16 +170,16 @@ def test_a_name_that_is_bound_nowhere_is_seen_before_anything_is_traced():
 
     smallest(changes(text), passes, (), 10)
     assert not any("doubled(advantage)" in x and "def doubled" not in x for x in asked)
-    assert not lacks_names(SOURCE)
+    assert not unbound(SOURCE)
     for source in ("x = y", "def f(a): return b", "import a.b\nc", "lambda x: z", "if"):
-        assert lacks_names(source)
+        assert unbound(source)
     for source in ("from a import *\ny", "import a.b\na", "import a as b\nb", "try: 1\nexcept E as e: e\nclass E: 1"):
-        assert not lacks_names(source)
+        assert not unbound(source)
 
 
 def test_many_changes_are_counted():
     more = ("ratio = jnp.exp(log_ratio)", "ratio = jnp.exp(2 * log_ratio)"), ("(ratio - 1 - log", "(ratio - 2 - log")
     text = edited(*EDITS, *more)
-    undo, _ = smallest(changes(text), lambda text: text == SOURCE, (), 10)
+    undo = smallest(changes(text), lambda text: text == SOURCE, (), 10)
     assert str(undo).startswith(f"undo the {len(undo.hunks)} changes in lines {line_with('RING = 200', text)}-")
     assert str(undo).endswith(", of `RING`, `loss`")

@@ -1,23 +1,33 @@
-"""`rlref envs`: the environments that can be trained."""
+"""`rlref envs [SUITE] [WORD ...]`: the environments that can be trained."""
 
 import argparse
 import json
 import sys
 from typing import Any
 
+from rlref.errors import UsageError, nearest
+
+MADE = 12  # environments of another suite whose spaces are shown: making one can take seconds
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
     parser = commands.add_parser("envs", help="list the environments that can be trained")
+    parser.add_argument("suite", nargs="?", default="gymnax", help="whose (default: gymnax's, and the other suites)")
+    parser.add_argument("words", nargs="*", help="those whose id contains one of these words")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(call=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """`rlref envs`."""
-    from rlref.envs.gymnax_envs import list_envs
+    """`rlref envs [SUITE] [WORD ...]`."""
+    from rlref.envs.listing import list_envs
+    from rlref.envs.suites import SUITES
 
-    rows = list_envs()
+    if options.suite != "gymnax" and options.suite not in SUITES:
+        near = nearest(options.suite, SUITES)
+        raise UsageError(f"there is no suite {options.suite!r}.{near} There is gymnax, {', '.join(SUITES)}")
+    rows = list_envs(options.suite, options.words, MADE)
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
         return 0
@@ -27,6 +37,13 @@ def run(options: argparse.Namespace) -> int:
     table = Table("environment", "observations", "actions", "time limit", "note", box=None)
     table.columns[0].no_wrap = True
     for row in rows:
-        table.add_row(row.env_id, row.observations, row.actions, str(row.time_limit or "none"), row.note)
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        limit = (row.time_limit or "none") if row.actions else ""
+        table.add_row(row.env_id, row.observations, row.actions, str(limit), row.note)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    if len(rows) > MADE and options.suite != "gymnax":
+        console.print(f"\n`rlref envs {options.suite} WORD` shows the spaces and limits of those whose id contains it")
+    if options.suite == "gymnax":
+        others = ", ".join(f"{name} ({suite.about})" for name, suite in SUITES.items())
+        console.print(f"\nand, as `rlref envs SUITE` lists them, those of {others}")
     return 0

@@ -1,9 +1,9 @@
-"""gymnax's environments: importing it without what it needs for pictures alone, and the list of `rlref envs`."""
+"""gymnax's environments: importing it without what it needs for pictures alone, and its spaces in words."""
 
 import importlib
 import sys
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 NEEDS_DOWNLOAD = ("MNISTBandit-bsuite",)
 
@@ -27,31 +27,6 @@ def imported_gymnax() -> ModuleType:
         for name in for_pictures:
             if isinstance(sys.modules.get(name), _Later):
                 del sys.modules[name]
-
-
-class EnvRow(NamedTuple):
-    """One line of `rlref envs`."""
-
-    env_id: str
-    observations: str
-    actions: str
-    time_limit: int | None
-    note: str
-
-
-def list_envs() -> list[EnvRow]:
-    """Every gymnax environment with its spaces and time limit (None where it has none)."""
-    gymnax = imported_gymnax()
-    rows = []
-    for env_id in gymnax.registered_envs:
-        if env_id in NEEDS_DOWNLOAD:
-            rows.append(EnvRow(env_id, "", "", None, "downloads data when made"))
-            continue
-        env, params = gymnax.make(env_id)
-        limit = getattr(params, "max_steps_in_episode", None)
-        spaces = (describe(env.observation_space(params)), describe(env.action_space(params)))
-        rows.append(EnvRow(env_id, *spaces, limit, ""))
-    return rows
 
 
 def describe(space: Any) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from rlref.envs import suites
 from rlref.envs.gymnax_envs import imported_gymnax
 from rlref.envs.interface import check_complete
 from rlref.envs.own import own_env
@@ -11,11 +12,17 @@ from rlref.errors import UsageError, in_a_line, nearest
 def make_env(env_id: str) -> tuple[Any, Any]:
     """The environment that `env_id` names, and its parameters.
 
-    `env_id` is a gymnax id, or `package.module:function` of a function that returns an environment of gymnax >= 1.0, or
-    a pair of it and its parameters; the current folder is importable. Raises UsageError.
+    `env_id` is a gymnax id, also with `gymnax:` before it; `suite:name` of another suite, such as `brax:ant`; or
+    `package.module:function` of a function that returns an environment of gymnax >= 1.0, or a pair of it and its
+    parameters; the current folder is importable. Raises UsageError.
     """
-    if ":" in env_id:
+    source, colon, name = env_id.partition(":")
+    if source in suites.SUITES:
+        env = suites.make(source, name)
+        return env, env.default_params
+    if colon and source != "gymnax":
         return own_env(env_id)
+    env_id = name or env_id
     gymnax = imported_gymnax()
     if env_id not in gymnax.registered_envs:
         raise UsageError(
@@ -30,5 +37,14 @@ def make_env(env_id: str) -> tuple[Any, Any]:
 
 def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any, Any]:
     """`env`, or without one what `env_id` names; with `env_params`, or without them its defaults. Raises UsageError."""
-    env, default = make_env(env_id) if env is None else (env, check_complete(env, "env").default_params)
+    if env is None:
+        env, default = make_env(env_id)
+    else:
+        env = check_complete(env, "env")
+        default = env.default_params
     return env, default if env_params is None else env_params
+
+
+def name_of(env: Any) -> str:
+    """What an environment that is given as an object is called."""
+    return str(getattr(env, "name", type(env).__name__))

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+from rlref.envs import suites
 from rlref.errors import UsageError, in_a_line
 
 
 def check_complete(env: Any, name: str) -> Any:
-    """`env` itself. Raises UsageError unless it has what a gymnax environment has; `name` is where it comes from."""
+    """`env`, adapted if it is gymnasium's. Raises UsageError unless it has what a gymnax environment has.
+
+    `name` is where it comes from.
+    """
+    env = suites.adapted(env, name)
     interface = ("reset", "step", "default_params", "action_space", "observation_space")
     if missing := [attribute for attribute in interface if not hasattr(env, attribute)]:
         what = type(env).__name__
@@ -28,6 +33,13 @@ def check_interface(env: Any, params: Any, env_id: str) -> None:
         raise UsageError(
             f"{env_id} cannot be compiled: {in_a_line(error)}; `rlref inspect {env_id}` says where, and what to do"
         ) from error
+    if len(result) == 5:
+        raise UsageError(
+            f"{env_id} is written for gymnax 0.0.x, with one `done` for endings and time limits. To change: step_env "
+            "returns whether the task ended, without the time limit; is_truncated(state, params) says whether that is "
+            "reached (of itself, by state.time and params.max_steps_in_episode); a `step` of its own goes, as that of "
+            "the base class does the rest"
+        )
     if len(result) != 6:
         raise UsageError(
             f"{env_id}: step returns {len(result)} values; gymnax >= 1.0 returns 6 "

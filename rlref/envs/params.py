@@ -23,6 +23,7 @@ def with_params(params: Any, assignments: Sequence[str]) -> Any:
             near = nearest(name, fields)
             raise UsageError(f"the environment has no parameter {name!r}.{near} It has {', '.join(fields)}")
         kind = type(getattr(params, name))
+        kind = int if kind is type(None) else kind  # a limit that is not set
         try:
             parse: Any = {bool: lambda x: {"true": True, "false": False}[x.lower()], int: int}.get(kind, float)
             value = parse(text)

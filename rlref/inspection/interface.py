@@ -13,6 +13,7 @@ import numpy as np
 from rlref.envs.gymnax_envs import describe, imported_gymnax
 from rlref.envs.ids import make_env
 from rlref.envs.interface import check_complete
+from rlref.envs.suites import SUITES
 from rlref.errors import UsageError, first_line, in_a_line, is_users
 from rlref.health.findings import Finding
 from rlref.inspection.catalogue import UnusableError, found
@@ -25,10 +26,13 @@ def make_or_check(env_id: str, env: Any, env_params: Any) -> tuple[Any, Any]:
         if env is None:
             env, default = make_env(env_id)
         else:
-            default = check_complete(env, env_id).default_params
+            env = check_complete(env, env_id)
+            default = env.default_params
         return env, default if env_params is None else env_params
     except UsageError as error:
-        if env is None and ":" not in env_id and env_id not in imported_gymnax().registered_envs:
+        source, colon, _ = env_id.partition(":")
+        own = bool(colon) and source not in SUITES
+        if env is None and not own and env_id not in imported_gymnax().registered_envs:
             raise
         # Only errors that the environment's own code raised have a __cause__.
         raise UnusableError("cannot_be_made" if error.__cause__ else "incomplete", first_line(error)) from error

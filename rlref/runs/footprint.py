@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core as jax_core
 
 from rlref.contract import check_update
+from rlref.envs import totals
 from rlref.errors import errors_with_line
 from rlref.runs import compiling
 
@@ -43,9 +44,10 @@ def trace_row(make: Callable[[Any], Any], config: Any, name: str = "agent", sour
         state = jax.eval_shape(lambda c, key: make(c).init(key), config, jax.random.key(0))
 
     def update(config: Any, state: Any, step: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
-        returned = make(config).update(state, step)
+        returned = make(config).update(totals.cleared(state), step)
         check_update(name, state, returned, source)
-        return returned
+        after, diagnostics = returned
+        return after, diagnostics | totals.info_metrics(after)
 
     with errors_with_line(name, source):
         jaxpr, shapes = jax.make_jaxpr(update, return_shape=True)(config, state, jnp.int32(0))

@@ -23,7 +23,7 @@ import numpy as np
 
 from rlref import stats
 from rlref.contract import load_agent
-from rlref.envs.ids import resolved
+from rlref.envs.ids import name_of, resolved
 from rlref.envs.interface import check_interface
 from rlref.envs.params import plain_values
 from rlref.errors import UsageError
@@ -114,6 +114,8 @@ def train(
                 raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
             chosen = metric_sinks.validated(metric_sinks.default(path) if sinks is None else sinks, path)
     own_env = env is not None
+    if own_env and hasattr(config, "env_id"):  # errors, the folder and reports name it
+        config = dataclasses.replace(config, env_id=name_of(env))
     env, env_params = resolved(config.env_id, env, env_params)
     check_interface(env, env_params, config.env_id)
     seeds = list(range(seed, seed + num_seeds))
@@ -209,6 +211,9 @@ def resume(
                 )
             if changed:
                 display.warn(f"{path} goes on elsewhere, so not bit for bit as it would have: {'; '.join(changed)}")
+        if not getattr(job.env, "can_be_saved", True):
+            name = job.config.env_id
+            display.warn(f"{name} cannot be saved: episodes under way begin anew, the old ones cut as by a time limit")
         chosen: list[str | metric_sinks.Sink] = []
         with hosts.fail_together():
             if folder:
@@ -295,8 +300,10 @@ def run_job(
                 display.say(f"rows {first} to {first + group.real - 1} of {job.num_rows}")
             keeper = Keeper(job, group, path, folder, pieces, opened, display)
             start = keeper.restore()
+            check_host(job.env)
             steps_before += group.env_steps.sum()
             for update, values in group.train(start, num_updates, checkpoint_every, stop):
+                check_host(job.env)
                 if values is None:
                     keeper.save(update)
                     continue
@@ -340,6 +347,12 @@ def run_job(
             if not complete:
                 run.summary["status"] = "incomplete"
     return run
+
+
+def check_host(env: Any) -> None:
+    """Raise UsageError if the code of an environment that lives on the host has failed."""
+    if failure := getattr(env, "failure", None):
+        raise UsageError(failure)
 
 
 def verdict_so_far(job: Job, pieces: Pieces, first: int) -> Diagnosis:

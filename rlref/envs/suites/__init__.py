@@ -1,0 +1,75 @@
+"""Environments of other suites, by ids such as `brax:ant`. Nothing of a suite is imported before it is asked for."""
+
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from rlref.errors import UsageError, in_a_line, nearest
+
+
+class Suite(NamedTuple):
+    """Where a suite comes from."""
+
+    package: str
+    """what Python imports"""
+    requirement: str
+    """what pip installs"""
+    about: str
+
+
+SUITES = {
+    "brax": Suite("brax", "brax>=0.14.2", "continuous control"),
+    "craftax": Suite("craftax", "craftax>=1.6.1", "open-ended worlds, Crafter's and NetHack's kind"),
+    "gymnasium": Suite("gymnasium", "gymnasium[mujoco]>=1.3", "on the host: MuJoCo, and what you have registered"),
+    "jumanji": Suite("jumanji", "jumanji>=1.1.2", "puzzles, packing, routing"),
+    "navix": Suite("navix", "navix>=0.7.4,<4", "MiniGrid"),
+    "pgx": Suite("pgx", "pgx>=2.6", "MinAtar, and 2048"),
+    "playground": Suite("mujoco_playground", "playground>=0.2", "the DeepMind Control Suite and robots, on MJX"),
+    "xminigrid": Suite("xminigrid", "xminigrid>=0.9.3", "XLand-MiniGrid and MiniGrid"),
+}
+"""Beside gymnax's own, whose ids need no prefix."""
+
+
+def module_of(suite: str) -> ModuleType:
+    """A suite's file beside this one. Raises UsageError if its package is missing, or cannot be imported."""
+    package, requirement, _ = SUITES[suite]
+    if importlib.util.find_spec(package) is None:
+        raise UsageError(f"{suite} is not installed: pip install '{requirement}'")
+    try:
+        return importlib.import_module(f"{__name__}.{suite}")
+    except Exception as error:  # its own code, or one of what it needs
+        raise UsageError(f"{suite} cannot be imported: {in_a_line(error)}; pip install '{requirement}'") from error
+
+
+def make(suite: str, name: str) -> Any:
+    """The environment of that name. Raises UsageError if there is none, or it cannot be made here."""
+    module = module_of(suite)
+    if name not in (names := module.names()):
+        raise UsageError(f"{suite} has no environment {name!r}.{nearest(name, names)} `rlref envs {suite}` lists them")
+    try:
+        env = module.make(name)
+    except UsageError:
+        raise
+    except Exception as error:  # some download data when they are made
+        raise UsageError(f"{suite}:{name} cannot be made here: {in_a_line(error)}") from error
+    env.id = f"{suite}:{name}"
+    return env
+
+
+def adapted(env: Any, where: str) -> Any:
+    """`env`, or what makes one of gymnasium's trainable, where it is one that its id or a function makes again.
+
+    Raises UsageError for a raw environment of a suite, which has another interface; `where` is where it comes from.
+    """
+    packages = [kind.__module__.partition(".")[0] for kind in type(env).__mro__]
+    found = [suite for suite, about in SUITES.items() if about.package in packages]
+    if not found or hasattr(env, "default_params"):
+        return env
+    suite = found[0]
+    if suite == "gymnasium" and getattr(env, "spec", None) is not None:
+        return module_of(suite).make(env.spec.id, env.spec)
+    how = f"env_id={suite + ':NAME'!r}; `rlref envs {suite}` lists them"
+    if suite == "gymnasium":
+        how = "register it, or give package.module:make_env, a function that makes it, as env_id"
+    raise UsageError(f"{where} is a {type(env).__name__} of {SUITES[suite].package} as it is: {how}")

@@ -1,0 +1,208 @@
+"""Gymnasium's environments (Towers et al. 2024, arXiv:2407.17032), stepped on the host."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from rlref.envs.suites.base import State, SuiteEnv, box, discrete
+from rlref.envs.suites.host import Host
+from rlref.envs.suites.words import Field, Words
+from rlref.envs.totals import Totals
+from rlref.errors import UsageError
+
+
+def names() -> list[str]:
+    """Those that are registered."""
+    return sorted(gymnasium.registry)
+
+
+class Inner(NamedTuple):
+    """What jax keeps of an environment that lives on the host."""
+
+    token: jax.Array
+    """`[2]` uint32: which one it is, see host.py"""
+    seed: jax.Array
+    """`[2]` uint32: the episode's"""
+    obs: jax.Array
+    """what the last step, or the reset, showed"""
+    action: jax.Array
+    """the last one"""
+    saved: jax.Array
+    """`[n]` uint32: what the simulator was before that action; [0] where that cannot be had"""
+
+
+class Gymnasium:
+    """One of gymnasium's environments, as host.py plays it."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        self.env = env
+        self.discrete_start = getattr(env.action_space, "start", None)
+        plain = env.unwrapped
+        self.mujoco = (plain.model, plain.data) if hasattr(plain, "model") and hasattr(plain, "data") else None
+        if self.mujoco:
+            import mujoco
+
+            self.kind = mujoco.mjtState.mjSTATE_INTEGRATION
+            self.buffer = np.zeros(mujoco.mj_stateSize(self.mujoco[0], self.kind))
+            self.get_state, self.set_state = mujoco.mj_getState, mujoco.mj_setState
+
+    def reset(self, seed: int) -> np.ndarray:
+        return self.shown(self.env.reset(seed=seed)[0])
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
+        given = action if self.discrete_start is None else int(action) + int(self.discrete_start)
+        obs, reward, terminated, truncated, info = self.env.step(given)
+        return self.shown(obs), float(reward), bool(terminated), bool(truncated), info
+
+    def shown(self, obs: Any) -> np.ndarray:
+        if isinstance(self.env.observation_space, spaces.Box | spaces.Discrete):
+            return obs
+        return spaces.flatten(self.env.observation_space, obs)
+
+    def save(self) -> np.ndarray | None:
+        if self.mujoco is None:
+            return None
+        self.get_state(*self.mujoco, self.buffer, self.kind)
+        return self.buffer.view(np.uint32)
+
+    def restore(self, saved: np.ndarray) -> None:
+        assert self.mujoco is not None
+        self.set_state(*self.mujoco, np.ascontiguousarray(saved).view(np.float64), self.kind)
+
+
+class GymnasiumEnv(SuiteEnv):
+    """An environment on the host: its limit is counted here, and each call of it is one of a whole batch."""
+
+    def __init__(self, name: str, how: EnvSpec | Callable[[], gymnasium.Env] | None = None) -> None:
+        """`how` it is made, where that is not what is registered under the name."""
+        self.id = f"gymnasium:{name}"
+        if callable(how):
+            self.limit, make = None, how
+        else:
+            spec = copy.deepcopy(gymnasium.spec(name) if how is None else how)
+            self.limit, spec.max_episode_steps = spec.max_episode_steps, None
+            spec.order_enforce, spec.disable_env_checker = False, True
+            make = spec.make
+        first = make()
+        self.observations, self.actions = observations_of(first, self.id), actions_of(first, self.id)
+        played = Gymnasium(first)
+        self.action_field = Field(self.actions.shape, self.actions.dtype)
+        played.reset(0)
+        saved = played.save()
+        self.metrics = self.metrics_of(first)
+        first.close()
+        pair, flag = Field((2,), np.uint32), Field((), bool)
+        obs = Field(self.observations.shape, self.observations.dtype)
+        kept = Field((0 if saved is None else saved.size,), np.uint32)
+        asked = Words(token=pair, next_token=pair, seed=pair, next_seed=pair, time=Field((), np.int32), cut=flag,
+                      action=self.action_field, last_action=self.action_field, obs=obs, saved=kept)  # fmt: skip
+        given = Words(obs=obs, final_obs=obs, reward=Field((), np.float32), terminated=flag, truncated=flag,
+                      metrics=Field((len(self.metrics),), np.float32), saved=kept)  # fmt: skip
+        self.host = Host(self.id, lambda: Gymnasium(make()), asked, given, self.metrics)
+
+    @staticmethod
+    def metrics_of(env: gymnasium.Env) -> tuple[str, ...]:
+        """The scalars in the info of a step."""
+        info = env.step(env.action_space.sample())[4]
+        return tuple(sorted(name for name, x in info.items() if isinstance(x, float | np.floating)))
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong in the environment's own code, in a line; nothing that it gives counts from then on."""
+        return self.host.failure
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether an episode can go on in another process, bit for bit."""
+        return self.host.asked.fields["saved"].shape != (0,)
+
+    def called(self, what: Callable[..., Any], **arrays: Any) -> dict[str, jax.Array]:
+        """What the host gives for one environment's arrays; under `vmap` all go to it in one call."""
+        empty = {name: jnp.zeros(field.shape, field.dtype) for name, field in self.host.asked.fields.items()}
+        row = self.host.asked.pack(**empty | arrays)
+        shape = jax.ShapeDtypeStruct((self.host.given.size,), np.uint32)
+        return self.host.given.unpack(jax.pure_callback(what, shape, row, vmap_method="broadcast_all"))
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, State]:
+        seed = jax.random.bits(key, (2,), jnp.uint32)
+        obs = self.called(self.host.reset, next_seed=seed)["obs"]
+        totals = Totals.of(self.metrics) if self.metrics else None
+        return obs, State(jnp.int32(0), jnp.bool(False), self.begun(seed, obs), totals)
+
+    def begun(self, seed: jax.Array, obs: jax.Array) -> Inner:
+        saved = jnp.zeros(self.host.asked.fields["saved"].shape, jnp.uint32)
+        return Inner(seed, seed, obs, jnp.zeros(self.actions.shape, self.actions.dtype), saved)
+
+    def stepped(self, key: jax.Array, state: State, action: Any, cut: Any) -> Any:
+        inner, action = state.inner, jnp.asarray(action, self.actions.dtype)
+        seed = jax.random.bits(key, (2,), jnp.uint32)
+        token = hashed(inner.token, self.host.asked._to_words(self.action_field, action))
+        given = self.called(
+            self.host.step, token=inner.token, next_token=token, seed=inner.seed, next_seed=seed, time=state.time,
+            cut=cut, action=action, last_action=inner.action, obs=inner.obs, saved=inner.saved,
+        )  # fmt: skip
+        info = dict(zip(self.metrics, given["metrics"], strict=True))
+        after = Inner(token, inner.seed, given["final_obs"], action, given["saved"])
+        return given, State(state.time + 1, given["truncated"], after, state.totals), seed, info
+
+    def step_env(self, key: jax.Array, state: State, action: Any, params: Any) -> Any:
+        given, after, _, info = self.stepped(key, state, action, False)
+        return given["final_obs"], after, given["reward"], given["terminated"], info
+
+    def step(self, key: jax.Array, state: State, action: Any, params: Any = None) -> Any:
+        params = self.default_params if params is None else params
+        key_step, _ = jax.random.split(key)
+        limit = params.max_steps_in_episode
+        cut = False if limit is None else state.time + 1 >= limit
+        given, after, seed, info = self.stepped(key_step, state, action, cut)
+        truncated = self.is_truncated(after, params)
+        ended = given["terminated"] | truncated
+        totals = after.totals and after.totals.after(info, ended)
+        fresh = State(jnp.int32(0), jnp.bool(False), self.begun(seed, given["obs"]), None)
+        after = jax.tree.map(lambda x, y: jnp.where(ended, x, y), fresh, after.replace(totals=None))
+        after = after.replace(totals=totals)
+        info = info | {"final_observation": given["final_obs"]}
+        return given["obs"], after, given["reward"], given["terminated"], truncated, info
+
+
+def hashed(token: jax.Array, words: jax.Array) -> jax.Array:
+    """The next token `[2]`: multiplications and shifts, as in MurmurHash3's finaliser (Appleby 2011)."""
+    factors = jnp.array([0x85EBCA6B, 0xC2B2AE35], jnp.uint32)
+    for word in words:
+        token = (token ^ word) * factors
+        token = token ^ (token >> 15) ^ jnp.roll(token, 1) << 7
+    return (token ^ (token >> 13)) * factors[::-1] + 1
+
+
+def observations_of(env: gymnasium.Env, name: str) -> Any:
+    space = env.observation_space
+    if isinstance(space, spaces.Discrete) and space.start == 0:
+        return discrete(space.n)
+    if not isinstance(space, spaces.Box):
+        try:
+            space = spaces.flatten_space(space)
+        except NotImplementedError:
+            raise UsageError(f"{name} has the observation space {space}, which cannot be flattened") from None
+        if not isinstance(space, spaces.Box):
+            raise UsageError(f"{name} has the observation space {space}, which cannot be flattened")
+    dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+    return box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
+
+
+def actions_of(env: gymnasium.Env, name: str) -> Any:
+    space = env.action_space
+    if isinstance(space, spaces.Discrete):
+        return discrete(space.n)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
+    raise UsageError(f"{name} has the action space {space}; agents take Discrete or Box of floats")
+
+
+make = GymnasiumEnv

@@ -1,0 +1,146 @@
+"""Environments that live on the host, in Python: one call per step for all environments and seeds of a device.
+
+What an episode is, is its reset's seed and its actions so far; a `token` is a hash of these. An environment's state
+within jax holds this token, and here an environment that has come that far waits under it. So a step of a state finds
+the environment that it belongs to, however often, from whichever thread and in which order jax calls. Where none waits,
+after a resume or where one state is stepped twice, the environment is brought there from what the state keeps, if it is
+one that can be (MuJoCo); else the episode is given up: truncated, with another begun in its place.
+"""
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from rlref.envs.suites.words import Words
+from rlref.errors import in_a_line
+
+SPARE = 4  # times the largest batch: so many environments are kept at most
+
+
+class Played(Protocol):
+    """One environment on the host."""
+
+    def reset(self, seed: int) -> np.ndarray:
+        """Begin the episode of a seed; its first observation."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
+        """Observation, reward, terminated, truncated, and the metrics."""
+
+    def save(self) -> np.ndarray | None:
+        """All that a step depends on, as words `[n]`; None where that cannot be had."""
+
+    def restore(self, saved: np.ndarray) -> None:
+        """Bring it to what `save` gave."""
+
+
+class Host:
+    """The environments of one `make`, and what jax calls: `reset` and `step`, rows of words in, rows of words out."""
+
+    def __init__(self, name: str, make: Callable[[], Played], asked: Words, given: Words, metrics: tuple[str, ...]):
+        self.name, self.make, self.asked, self.given, self.metrics = name, make, asked, given, metrics
+        self.waiting: collections.OrderedDict[int, list[Played]] = collections.OrderedDict()
+        self.number, self.largest = 0, 0
+        self.lock = threading.Lock()
+        self.failure: str | None = None
+        """what went wrong in an environment's own code, in a line"""
+        self.given_up = 0
+        """episodes that could not go on where they were"""
+
+    def reset(self, rows: np.ndarray) -> np.ndarray:
+        """Rows with seeds -> rows with observations."""
+        return self._called(rows, self._reset_one)
+
+    def step(self, rows: np.ndarray) -> np.ndarray:
+        """Rows as `asked` has them -> rows as `given` has them."""
+        return self._called(rows, self._step_one)
+
+    def _called(self, rows: np.ndarray, one: Callable[..., None]) -> np.ndarray:
+        rows = np.ascontiguousarray(rows)
+        flat = rows.reshape(-1, self.asked.size)
+        out = np.zeros((len(flat), self.given.size), np.uint32)
+        if self.failure is None:
+            asked, given = self.asked.views(flat), self.given.views(out)
+            self.largest = max(self.largest, len(flat))
+            try:
+                for i in range(len(flat)):
+                    one(i, asked, given)
+            except Exception as error:  # the environment's own code: anything can come; jax would log all of it
+                self.failure = f"{self.name}: {in_a_line(error)}"
+        return out.reshape(*rows.shape[:-1], self.given.size)
+
+    def _reset_one(self, i: int, asked: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+        env = self._any()
+        given["obs"][i] = env.reset(number(asked["next_seed"][i]))
+        self._put(number(asked["next_seed"][i]), env)
+
+    def _step_one(self, i: int, asked: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+        env = self._at(number(asked["token"][i])) or self._brought(i, asked)
+        truncated = env is None
+        if env is None:
+            env = self._any()
+            self.given_up += 1
+            given["final_obs"][i] = asked["obs"][i]
+        else:
+            if (saved := env.save()) is not None:
+                given["saved"][i] = saved
+            obs, reward, terminated, truncated, info = env.step(asked["action"][i])
+            given["final_obs"][i], given["reward"][i], given["terminated"][i] = obs, reward, terminated
+            given["metrics"][i] = [info.get(name, np.nan) for name in self.metrics]
+        given["truncated"][i] = truncated
+        token = asked["next_token"]
+        if truncated or given["terminated"][i] or asked["cut"][i]:
+            token = asked["next_seed"]
+            given["obs"][i] = env.reset(number(token[i]))
+        else:
+            given["obs"][i] = given["final_obs"][i]
+        self._put(number(token[i]), env)
+
+    def _at(self, token: int) -> Played | None:
+        """The environment that has come so far, if one has."""
+        with self.lock:
+            envs = self.waiting.get(token)
+            if envs is None:
+                return None
+            env = envs.pop()
+            if not envs:
+                del self.waiting[token]
+            return env
+
+    def _brought(self, i: int, asked: dict[str, np.ndarray]) -> Played | None:
+        """An environment that was brought where a state is: its last step is made once more."""
+        env = self._any()
+        if asked["time"][i] > 0 and env.save() is None:
+            self._put(-1, env)
+            return None
+        env.reset(number(asked["seed"][i]))
+        if asked["time"][i] > 0:
+            env.restore(asked["saved"][i])
+            env.step(asked["last_action"][i])
+        return env
+
+    def _any(self) -> Played:
+        """An environment to begin with: a new one, or of many the one that has waited longest."""
+        with self.lock:
+            spare = self.waiting.get(-1)
+            if spare:
+                return spare.pop()
+            if self.number > SPARE * self.largest:
+                token, envs = next(iter(self.waiting.items()))
+                env = envs.pop(0)
+                if not envs:
+                    del self.waiting[token]
+                return env
+            self.number += 1
+        return self.make()
+
+    def _put(self, token: int, env: Played) -> None:
+        with self.lock:
+            self.waiting.setdefault(token, []).append(env)
+
+
+def number(words: np.ndarray) -> int:
+    """Two words as one number."""
+    return int(words[0]) << 32 | int(words[1])

@@ -1,0 +1,36 @@
+"""navix: MiniGrid in JAX (Pignatelli et al. 2024, arXiv:2407.19396)."""
+
+from typing import Any
+
+import jax
+import navix
+
+from rlref.envs.suites.base import OUT_OF_REACH, Step, SuiteEnv, box, discrete
+
+TERMINATION = 2  # navix's step_type where the task ended; 1 is its time limit
+
+
+def names() -> list[str]:
+    return list(navix.registry())
+
+
+class NavixEnv(SuiteEnv):
+    """A grid world under navix's own limit, counted here: its own `step` resets one step late."""
+
+    def __init__(self, name: str) -> None:
+        self.limit = navix.make(name).max_steps
+        self.env = navix.make(name, max_steps=OUT_OF_REACH)
+        space = self.env.observation_space
+        self.observations = box(space.minimum, space.maximum, space.shape, space.dtype)
+        self.actions = discrete(len(self.env.action_set))
+
+    def first(self, key: jax.Array) -> tuple[Any, Any]:
+        timestep = self.env.reset(key)
+        return timestep.observation, timestep
+
+    def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
+        timestep = self.env._step(inner, action)
+        return Step(timestep.observation, timestep, timestep.reward, timestep.step_type == TERMINATION)
+
+
+make = NavixEnv

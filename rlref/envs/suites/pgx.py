@@ -1,0 +1,35 @@
+"""pgx's games for one player (Koyamada et al. 2023, arXiv:2303.17503): its MinAtar, and 2048."""
+
+from typing import Any
+
+import jax
+import pgx
+
+from rlref.envs.suites.base import Step, SuiteEnv, box, discrete
+
+
+def names() -> list[str]:
+    """Those for one player."""
+    return [name for name in pgx.available_envs() if name == "2048" or name.startswith("minatar-")]
+
+
+class PgxEnv(SuiteEnv):
+    """A game without a time limit. A move that 2048 does not allow costs 1 and ends the game, as pgx has it."""
+
+    limit = None
+
+    def __init__(self, name: str) -> None:
+        self.env = pgx.make(name)
+        self.observations = box(0, 1, self.env.observation_shape, bool)
+        self.actions = discrete(self.env.num_actions)
+
+    def first(self, key: jax.Array) -> tuple[Any, Any]:
+        state = self.env.init(key)
+        return state.observation, state
+
+    def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
+        state = self.env.step(inner, action, key)
+        return Step(state.observation, state, state.rewards[0], state.terminated, state.truncated)
+
+
+make = PgxEnv

@@ -1,0 +1,299 @@
+"""What all suites share, on suites that need no package; gymnasium arrives with gymnax."""
+
+import importlib.util
+import subprocess
+import sys
+import types
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import environment
+from helpers import SMALL
+
+import rlref
+from rlref.envs import listing, make_env, suites
+from rlref.envs.ids import resolved
+from rlref.envs.suites import base
+from rlref.envs.suites.gymnasium import GymnasiumEnv
+from rlref.envs.suites.words import Field, Words
+from rlref.errors import UsageError
+
+
+class Toy(base.SuiteEnv):
+    """Ends by itself after 3 steps where its start is below .3, is cut by itself after 5 where it is above .9."""
+
+    id, limit = "toy:toy", 7
+    observations, actions = base.unbounded((2,)), base.discrete(2)
+    metrics = ("steps",)
+
+    def first(self, key):
+        start = jax.random.uniform(key)
+        return jnp.stack([start, 0.0]), {"start": start, "steps": jnp.int32(0)}
+
+    def next(self, key, inner, action):
+        steps = inner["steps"] + 1
+        obs = jnp.stack([inner["start"], steps.astype(jnp.float32)])
+        ends, cut = (inner["start"] < 0.3) & (steps >= 3), (inner["start"] > 0.9) & (steps >= 5)
+        return base.Step(obs, inner | {"steps": steps}, action, ends, cut, {"steps": 1.0})
+
+
+class ResetAll(Toy):
+    """The same with gymnax's own step, which resets every environment at every step."""
+
+    metrics = ()
+    step = environment.Environment.step
+
+
+def rolled(env, num_envs, num_steps, seeds, params=None):
+    """Observations, rewards, endings and final observations `[seeds, T, N, ...]`, and the last state."""
+    params = env.default_params if params is None else params
+
+    def run(key):
+        key, key_reset = jax.random.split(key)
+        start = jax.vmap(env.reset, (0, None))(jax.random.split(key_reset, num_envs), params)
+
+        def step(carry, key):
+            key_act, key_env = jax.random.split(key)
+            action = jax.vmap(env.action_space(params).sample)(jax.random.split(key_act, num_envs))
+            keys = jax.random.split(key_env, num_envs)
+            obs, state, reward, terminated, truncated, info = jax.vmap(env.step, (0, 0, 0, None))(
+                keys, carry[1], action, params
+            )
+            seen = (carry[0], action, reward, terminated, truncated, info["final_observation"], obs)
+            return (obs, state), seen
+
+        (_, state), seen = jax.lax.scan(step, start, jax.random.split(key, num_steps))
+        return state, seen
+
+    return jax.jit(jax.vmap(run))(jax.vmap(jax.random.key)(jnp.arange(seeds)))
+
+
+def test_what_has_ended_alone_is_reset_with_the_same_numbers():
+    (ours, seen), (theirs, wanted) = rolled(Toy(), 300, 40, 3), rolled(ResetAll(), 300, 40, 3)
+    assert all(np.array_equal(a, b) for a, b in zip(seen, wanted, strict=True))
+    for name in ("time", "truncated", "inner"):
+        pairs = zip(jax.tree.leaves(getattr(ours, name)), jax.tree.leaves(getattr(theirs, name)), strict=True)
+        assert all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_endings_of_an_adapted_environment():
+    _, (obs, _, _, terminated, truncated, final, after) = rolled(Toy(), 16, 40, 2)
+    steps, start = final[..., 1], final[..., 0]
+    assert np.array_equal(terminated, (start < 0.3) & (steps == 3))
+    assert np.array_equal(truncated, (steps == 7) | ((start > 0.9) & (steps == 5)))
+    ended = np.asarray(terminated | truncated)
+    assert np.array_equal(start, obs[..., 0])  # what the step led to, not the next episode
+    assert (after[..., 1][ended] == 0).all()
+    starts = np.asarray(after[..., 0])[ended]
+    assert len(np.unique(starts)) == len(starts) > 50  # no environment returns to a start
+
+
+def test_a_limit_is_set_and_left_out_by_its_parameter():
+    env = Toy()
+    *_, final, _ = rolled(env, 4, 20, 1, base.Params(4))[1]
+    assert final[..., 1].max() == 4
+    *_, final, _ = rolled(env, 8, 20, 1, base.Params(None))[1]
+    assert final[..., 1].max() == 20
+
+
+def test_scalars_of_info_are_averaged_over_the_episodes_that_ended():
+    config = SMALL["ppo"].replace(num_steps=32, total_timesteps=4 * 96)
+    run = rlref.train("ppo", config, num_seeds=2, env=Toy())
+    length = run.metrics["info/steps"]
+    assert length.shape == run.metrics["reward_mean"].shape
+    assert ((length >= 3) & (length <= 7)).all()
+    assert run.config["env_id"] == "toy:toy"  # not CartPole-v1, which its Config names
+
+
+def test_words_hold_every_dtype_to_the_last_bit():
+    layout = Words(a=Field((2, 3), np.float32), b=Field((5,), np.uint8), c=Field((), bool), d=Field((2,), np.int32))
+    arrays = {"a": np.float32([[1, -0.0, np.inf], [1e-42, 3, 4]]), "b": np.uint8([1, 2, 3, 4, 255])}
+    arrays |= {"c": np.bool_(True), "d": np.int32([-1, 2**31 - 1])}
+    rows = np.asarray(jax.jit(jax.vmap(lambda _: layout.pack(**arrays)))(jnp.arange(3)))
+    for name, view in layout.views(rows.copy()).items():
+        assert view.dtype == layout.fields[name].dtype
+        assert view[2].tobytes() == arrays[name].tobytes()
+    for name, x in jax.jit(layout.unpack)(rows[1]).items():
+        assert np.asarray(x).tobytes() == arrays[name].tobytes()
+
+
+def beside(env, raw, num_steps, limit):
+    """Drive gymnasium's own environment beside the adapted one, through the same actions; how often each ending was."""
+    params = base.Params(limit)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    obs, state = reset(jax.random.key(3), params)
+    ends = {"terminated": 0, "truncated": 0}
+
+    def seed(state):
+        high, low = np.asarray(state.inner.seed).tolist()
+        return high << 32 | low
+
+    def same(a, b):
+        assert np.asarray(a).tobytes() == np.asarray(b, np.float32).tobytes()
+
+    same(obs, raw.reset(seed=seed(state))[0])
+    time = 0
+    for key in jax.random.split(jax.random.key(4), num_steps):
+        action = env.action_space(params).sample(key)
+        obs, state, reward, terminated, truncated, info = step(key, state, action, params)
+        raw_obs, raw_reward, raw_terminated, *_ = raw.step(np.asarray(action))
+        time += 1
+        same(info["final_observation"], raw_obs)
+        same(reward, raw_reward)
+        assert (terminated, truncated) == (raw_terminated, time == limit)
+        if terminated or truncated:
+            ends["terminated"] += int(terminated)
+            ends["truncated"] += int(truncated)
+            raw_obs, time = raw.reset(seed=seed(state))[0], 0
+        same(obs, raw_obs)
+    assert env.failure is None
+    assert env.host.given_up == 0
+    return ends
+
+
+def test_gymnasium_beside_itself_over_resets():
+    ends = beside(GymnasiumEnv("CartPole-v1"), gymnasium.make("CartPole-v1").unwrapped, 300, 20)
+    assert min(ends.values()) > 3
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Hopper-v5", "Ant-v5"])
+def test_mujoco_beside_itself_and_after_its_process_is_gone(name):
+    env = GymnasiumEnv(name)
+    assert env.can_be_saved
+    beside(env, gymnasium.make(name).unwrapped, 100, 30)
+    state, seen = rolled(env, 2, 40, 2)
+    env.host.waiting.clear()
+    again, same = rolled(env, 2, 40, 2)
+    assert all(np.array_equal(a, b) for a, b in zip(seen, same, strict=True))
+
+    def onward(state, key):
+        return env.step(key, state, jnp.zeros(env.actions.shape), env.default_params)[0]
+
+    keys = jax.random.split(jax.random.key(0), 4).reshape(2, 2)
+    step = jax.jit(jax.vmap(jax.vmap(onward)))
+    went = step(state, keys)
+    env.host.waiting.clear()  # as in a new process
+    assert np.array_equal(went, step(again, keys))
+    assert env.host.given_up == 0
+
+
+def test_all_environments_of_all_seeds_are_one_call():
+    env, calls = GymnasiumEnv("CartPole-v1"), []
+    step = env.host.step
+    env.host.step = lambda rows: calls.append(rows.shape) or step(rows)
+    rolled(env, 8, 10, 2)
+    assert calls == [(2, 8, env.host.asked.size)] * 10
+
+
+def test_an_episode_that_cannot_go_on_is_cut_and_another_begun():
+    env = GymnasiumEnv("CartPole-v1")
+    obs, state = env.reset(jax.random.key(0))
+    obs, state, *_ = env.step(jax.random.key(1), state, 0)
+    env.host.waiting.clear()
+    fresh, after, reward, terminated, truncated, info = env.step(jax.random.key(2), state, 0)
+    assert (reward, terminated, truncated, after.time) == (0, False, True, 0)
+    assert np.array_equal(info["final_observation"], obs)
+    assert not np.array_equal(fresh, obs)
+    assert not env.can_be_saved
+
+
+class Breaks(gymnasium.Env):
+    """Raises at its seventh step."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Discrete(3)}
+    )
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+    steps = 0
+
+    def shown(self):
+        return {"a": np.zeros(2, np.float32), "b": 2}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.shown(), {}
+
+    def step(self, action):
+        assert action in (5, 6)
+        self.steps += 1
+        if self.steps == 7:
+            raise KeyError("no such joint")
+        return self.shown(), 1.0, False, False, {}
+
+
+def breaks():
+    return Breaks()
+
+
+def test_an_error_of_a_users_environment_is_one_line_with_its_name():
+    config = SMALL["ppo"].replace(env_id="test_suites:breaks")
+    with pytest.raises(UsageError, match=r"test_suites:breaks: KeyError: 'no such joint'$"):
+        rlref.train("ppo", config, num_seeds=1)
+
+
+def test_parts_of_an_observation_are_one_row():
+    env, params = make_env("test_suites:breaks")
+    obs, _ = env.reset(jax.random.key(0), params)
+    assert obs.tolist() == [0, 0, 0, 0, 1]
+    flat = base.Flat({"state": jnp.zeros((2, 3)), "mask": jnp.ones(4, bool)})
+    assert flat.parts == {"mask": (4,), "state": (2, 3)}
+    assert flat({"state": jnp.zeros((2, 3)), "mask": jnp.ones(4, bool)}).tolist() == [1] * 4 + [0] * 6
+
+
+def test_an_environment_of_gymnasium_is_adapted_where_it_can_be_made_again():
+    env, params = resolved("", gymnasium.make("CartPole-v1"))
+    assert (env.name, params.max_steps_in_episode) == ("gymnasium:CartPole-v1", 500)
+    with pytest.raises(UsageError, match="env is a Breaks of gymnasium as it is: register it, or give package"):
+        resolved("", Breaks())
+
+
+def test_a_raw_environment_of_another_suite_is_refused_with_its_id():
+    raw = type("Ant", (), {"__module__": "brax.envs.ant"})()
+    with pytest.raises(UsageError, match="env is a Ant of brax as it is: env_id='brax:NAME'"):
+        resolved("", raw)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("pgx:breakout", "pgx is not installed: pip install 'pgx>=2.6'"),
+        ("gymnasium:CartPole-v9", "gymnasium has no environment 'CartPole-v9'. Did you mean 'CartPole-v1'?"),
+        ("gymnax:CartPole", "there is no environment 'CartPole'. Did you mean 'CartPole-v1'?"),
+    ],
+)
+def test_a_wrong_id_says_what_would_be_right(env_id, message, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pgx" else types.SimpleNamespace())
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        make_env(env_id)
+
+
+def test_a_suite_that_cannot_be_imported_is_one_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "navix", None)
+    monkeypatch.delitem(sys.modules, "rlref.envs.suites.navix", raising=False)
+    with pytest.raises(UsageError, match=r"navix cannot be imported: .* pip install 'navix>=0.7.4,<4'"):
+        make_env("navix:Navix-Empty-8x8-v0")
+
+
+def test_gymnax_has_a_prefix_as_well():
+    assert type(make_env("gymnax:CartPole-v1")[0]) is type(make_env("CartPole-v1")[0])
+
+
+def test_environments_are_listed_and_searched():
+    rows = listing.list_envs("gymnasium", ["cartpole", "pendulum-"], made=12)
+    shown = {row.env_id: (row.observations, row.actions, row.time_limit) for row in rows}
+    assert shown["gymnasium:CartPole-v1"] == ("Box 4 float32", "Discrete 2", 500)
+    assert shown["gymnasium:Pendulum-v1"] == ("Box 3 float32", "Box 1 float32", 200)
+    assert listing.list_envs("gymnasium", made=3)[0].observations == ""
+    with pytest.raises(UsageError, match="no environment of gymnasium has quux in its id"):
+        listing.list_envs("gymnasium", ["quux"])
+
+
+def test_nothing_of_a_suite_is_imported_before_it_is_asked_for():
+    code = "import sys, rlref.envs; rlref.envs.make_env('Catch-bsuite'); "
+    code += f"assert not {{*{[x.package for x in suites.SUITES.values() if x.package != 'gymnasium']}}} & {{*sys.modules}}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

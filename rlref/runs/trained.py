@@ -1,10 +1,11 @@
 """Trained seeds: acting with them, playing episodes, writing one to a file of its own, drawing it."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rlref.runs.folder import read_about
 from rlref.runs.job import Job, check_same, is_same_agent, job_of_folder, rebuilt_job
 from rlref.runs.leaves import named_leaves, with_leaves
 
+FRAME_MILLISECONDS = 50
 DRAWN_BY_PYGAME = ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0")
 DRAWABLE = (  # what gymnax's Visualizer knows
     *DRAWN_BY_PYGAME,
@@ -85,12 +87,26 @@ class Trained:
     def draw(self, row: int, seed: int, path: Path) -> None:
         """Draw the first episode that `play` plays greedily on `seed`, as an animated GIF.
 
-        Raises UsageError where gymnax cannot draw the environment, or the file cannot be written.
+        Raises UsageError where nothing draws the environment, or the file cannot be written.
         """
         job = self.job
         name = getattr(job.env, "name", type(job.env).__name__)
-        if name not in DRAWABLE:
-            raise UsageError(f"gymnax cannot draw {name}; it draws {', '.join(DRAWABLE)}")
+        render = getattr(job.env, "render", None)
+        if name in DRAWABLE:
+            draw: Callable[..., None] = self._draw_by_gymnax
+        elif render is not None:
+            draw = functools.partial(self._draw_by_itself, render)
+        else:
+            how = "a method render(state) of its own, which gives [height, width, 3] uint8, would do so"
+            raise UsageError(f"nothing draws {name}: {how}; gymnax draws {', '.join(DRAWABLE)}")
+        if path.exists():
+            raise UsageError(f"{path} exists already and is never overwritten; give another --gif")
+        try:
+            draw(name, row, seed, path)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+    def _draw_by_gymnax(self, name: str, row: int, seed: int, path: Path) -> None:
         import matplotlib as mpl
 
         mpl.use("Agg")
@@ -98,27 +114,32 @@ class Trained:
 
         if name in DRAWN_BY_PYGAME and importlib.util.find_spec("pygame") is None:
             raise UsageError(f"drawing {name} takes pygame: pip install pygame, or rlref with its extra 'gif'")
-        if path.exists():
-            raise UsageError(f"{path} exists already and is never overwritten; give another --gif")
-        states, returns = self._episode(row, seed)
-        try:
-            Visualizer(job.env, job.env_params, states, np.array(returns)).animate(str(path))
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        episodes = jax.device_get([*self._episode(row, seed)])
+        states, returns = [x.state for x in episodes[:-1]], np.array([x.total for x in episodes[1:]])
+        Visualizer(self.job.env, self.job.env_params, states, returns).animate(str(path))
 
-    def _episode(self, row: int, seed: int) -> tuple[list[Any], list[float]]:
-        """The states that a greedy episode goes through, and the return after the step from each."""
+    def _draw_by_itself(self, render: Callable[[Any], Any], name: str, row: int, seed: int, path: Path) -> None:
+        from PIL import Image
+
+        try:
+            pictures = [Image.fromarray(np.asarray(render(x.state))) for x in self._episode(row, seed) if not x.over]
+        except Exception as error:  # the environment's own code, or what it draws with
+            raise UsageError(f"{name} cannot be drawn here: {in_a_line(error)}") from error
+        pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=FRAME_MILLISECONDS, loop=0)
+
+    def _episode(self, row: int, seed: int) -> Iterator[episode_loop.Episode]:
+        """A greedy episode before each of its steps, and after the last.
+
+        Each is given before the step is made: an environment on the host is still there to be drawn.
+        """
         env, env_params, policy = self.job.env, self.job.env_params, self.policy(row)
         step = jax.jit(lambda episode: episode_loop.step(env, env_params, lambda _, obs: policy(obs), episode)[0])
         episode = episode_loop.begin(env, env_params, jax.random.split(jax.random.key(seed))[0])
         limit = playing.episode_limit(env_params)
-        states: list[Any] = []
-        returns: list[float] = []
-        while not episode.over and len(states) < limit:
-            states.append(jax.device_get(episode.state))
+        while not episode.over and episode.steps < limit:
+            yield episode
             episode = step(episode)
-            returns.append(float(episode.total))
-        return states, returns
+        yield episode
 
     def export(self, row: int, path: Path) -> None:
         """Write a row's Config and leaves as a NumPy file, which the `load` of the agent's file reads.

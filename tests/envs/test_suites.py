@@ -295,5 +295,7 @@ def test_environments_are_listed_and_searched():
 
 def test_nothing_of_a_suite_is_imported_before_it_is_asked_for():
     code = "import sys, rlref.envs; rlref.envs.make_env('Catch-bsuite'); "
-    code += f"assert not {{*{[x.package for x in suites.SUITES.values() if x.package != 'gymnasium']}}} & {{*sys.modules}}"
+    code += (
+        f"assert not {{*{[x.package for x in suites.SUITES.values() if x.package != 'gymnasium']}}} & {{*sys.modules}}"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -157,7 +157,7 @@ def test_commands(ppo_run, tmp_path, capsys, monkeypatch):
         (["play", "RUN", "--setting", "1"], "no setting 1"),
         (["play", "RUN", "--episodes", "0"], "--episodes is 0"),
         (["play", "RUN", "--gif", "x.png"], "must end in .gif"),
-        (["play", "RUN", "--gif", "x.gif"], "gymnax cannot draw Counting"),
+        (["play", "RUN", "--gif", "x.gif"], "nothing draws Counting: a method render"),
         (["play", "nothing"], "does not exist"),
         (["play", "RUN/config.json"], "is not what `rlref export` writes"),
         (["export", "RUN", "--seed", "3"], "no seed 3"),

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from gymnax.environments import environment, spaces
 
 from rlref.envs.totals import Totals
@@ -37,7 +37,7 @@ class Step(NamedTuple):
     """scalars by name, those in `metrics`"""
 
 
-@struct.dataclass
+@flax.struct.dataclass
 class Params:
     """Parameters of an adapted environment."""
 
@@ -45,7 +45,7 @@ class Params:
     """steps after which an episode is truncated; None: it is not"""
 
 
-@struct.dataclass
+@flax.struct.dataclass
 class State:
     """An adapted environment's state."""
 
@@ -63,8 +63,8 @@ class SuiteEnv(environment.Environment[State, Params]):
     """One environment of another suite, with gymnax 1.0's interface.
 
     A suite sets `id`, `limit` (None where episodes are not cut), `observations` and `actions` (spaces), and defines
-    `first` and `next`; `metrics` names the scalars of a step's info that training reports, and `render(inner)` gives
-    a picture `[height, width, 3]` uint8.
+    `first` and `next`; `metrics` names the scalars of a step's info that training reports, and `render(state)`, where
+    there is one, gives a picture `[height, width, 3]` uint8.
     """
 
     id: str
@@ -72,7 +72,6 @@ class SuiteEnv(environment.Environment[State, Params]):
     observations: Any
     actions: Any
     metrics: tuple[str, ...] = ()
-    render: Callable[[Any], np.ndarray] | None = None
 
     def first(self, key: jax.Array) -> tuple[Any, Any]:
         """A new episode: its first observation, and the suite's own state."""
@@ -97,10 +96,10 @@ class SuiteEnv(environment.Environment[State, Params]):
         return self.actions
 
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        obs, begun = self._begun(key, params)
-        return obs, State(*begun, Totals.of(self.metrics) if self.metrics else None)
+        obs, (time, truncated, inner) = self._begun(key, params)
+        return obs, State(time, truncated, inner, Totals.of(self.metrics) if self.metrics else None)
 
-    def _begun(self, key: jax.Array, params: Params) -> tuple[jax.Array, tuple[Any, ...]]:
+    def _begun(self, key: jax.Array, params: Params) -> tuple[jax.Array, tuple[Any, Any, Any]]:
         obs, inner = self.first(key)
         return self.shown(obs), (jnp.int32(0), jnp.bool(False), inner)
 
@@ -126,8 +125,9 @@ class SuiteEnv(environment.Environment[State, Params]):
         ended = terminated | truncated
         totals = state.totals and state.totals.after(info, ended)
         info = info | {"final_observation": obs}
-        obs, begun = self._renewed(ended, key_reset, params, (obs, (state.time, state.truncated, state.inner)))
-        return obs, State(*begun, totals), reward, terminated, truncated, info
+        gone_on = obs, (state.time, state.truncated, state.inner)
+        obs, (time, cut, inner) = self._renewed(ended, key_reset, params, gone_on)
+        return obs, State(time, cut, inner, totals), reward, terminated, truncated, info
 
     @functools.cached_property
     def _renewed(self) -> Callable[..., Any]:

@@ -1,11 +1,14 @@
 """brax's continuous control (Freeman et al. 2021, arXiv:2106.13281)."""
 
+import functools
 from typing import Any
 
 import brax.envs
 import jax
+import numpy as np
 
-from rlref.envs.suites.base import Step, SuiteEnv, box, unbounded
+from rlref.envs.suites.base import State, Step, SuiteEnv, box, unbounded
+from rlref.envs.suites.drawing import MuJoCoPictures
 
 
 def names() -> list[str]:
@@ -30,6 +33,13 @@ class BraxEnv(SuiteEnv):
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         state = self.env.step(inner, action)
         return Step(state.obs, state, state.reward, state.done > 0, info=state.metrics)
+
+    def render(self, state: State) -> np.ndarray:
+        return self.drawn(state.inner.pipeline_state.q, state.inner.pipeline_state.qd)
+
+    @functools.cached_property
+    def drawn(self) -> MuJoCoPictures:
+        return MuJoCoPictures(self.env.sys.mj_model)
 
 
 make = BraxEnv

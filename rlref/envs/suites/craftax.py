@@ -1,11 +1,13 @@
 """Craftax (Matthews et al. 2024, arXiv:2402.16801)."""
 
+import functools
 from typing import Any
 
 import jax
+import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 
-from rlref.envs.suites.base import OUT_OF_REACH, Step, SuiteEnv, box, discrete
+from rlref.envs.suites.base import OUT_OF_REACH, State, Step, SuiteEnv, box, discrete
 
 
 def names() -> list[str]:
@@ -29,6 +31,14 @@ class CraftaxEnv(SuiteEnv):
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         obs, state, reward, done, _ = self.env.step_env(key, inner, action, self.own)
         return Step(obs, state, reward, done)
+
+    def render(self, state: State) -> np.ndarray:
+        return np.asarray(self.pixels.get_obs(state.inner) * 255, np.uint8)
+
+    @functools.cached_property
+    def pixels(self) -> Any:
+        """The same world, which shows itself in pixels."""
+        return make_craftax_env_from_name(self.id.partition(":")[2].replace("Symbolic", "Pixels"), auto_reset=False)
 
 
 make = CraftaxEnv

@@ -1,6 +1,7 @@
 """Gymnasium's environments (Towers et al. 2024, arXiv:2407.17032), stepped on the host."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
 from rlref.envs.suites.host import Host
@@ -66,6 +67,9 @@ class Gymnasium:
             return obs
         return spaces.flatten(self.env.observation_space, obs)
 
+    def picture(self) -> np.ndarray:
+        return np.asarray(self.env.render())
+
     def save(self) -> np.ndarray | None:
         if self.mujoco is None:
             return None
@@ -89,7 +93,9 @@ class GymnasiumEnv(SuiteEnv):
             spec = copy.deepcopy(gymnasium.spec(name) if how is None else how)
             self.limit, spec.max_episode_steps = spec.max_episode_steps, None
             spec.order_enforce, spec.disable_env_checker = False, True
-            make = spec.make
+            creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+            draws = "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
+            make = functools.partial(gymnasium.make, spec, render_mode="rgb_array" if draws else None)
         first = make()
         self.observations, self.actions = observations_of(first, self.id), actions_of(first, self.id)
         played = Gymnasium(first)
@@ -122,6 +128,9 @@ class GymnasiumEnv(SuiteEnv):
     def can_be_saved(self) -> bool:
         """Whether an episode can go on in another process, bit for bit."""
         return self.host.asked.fields["saved"].shape != (0,)
+
+    def render(self, state: State) -> np.ndarray:
+        return self.host.there(np.asarray(state.inner.token)).picture()
 
     def called(self, what: Callable[..., Any], **arrays: Any) -> dict[str, jax.Array]:
         """What the host gives for one environment's arrays; under `vmap` all go to it in one call."""
@@ -184,7 +193,7 @@ def hashed(token: jax.Array, words: jax.Array) -> jax.Array:
 def observations_of(env: gymnasium.Env, name: str) -> Any:
     space = env.observation_space
     if isinstance(space, spaces.Discrete) and space.start == 0:
-        return discrete(space.n)
+        return discrete(int(space.n))
     if not isinstance(space, spaces.Box):
         try:
             space = spaces.flatten_space(space)
@@ -199,7 +208,7 @@ def observations_of(env: gymnasium.Env, name: str) -> Any:
 def actions_of(env: gymnasium.Env, name: str) -> Any:
     space = env.action_space
     if isinstance(space, spaces.Discrete):
-        return discrete(space.n)
+        return discrete(int(space.n))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
     raise UsageError(f"{name} has the action space {space}; agents take Discrete or Box of floats")

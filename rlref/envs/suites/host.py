@@ -29,6 +29,9 @@ class Played(Protocol):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
         """Observation, reward, terminated, truncated, and the metrics."""
 
+    def picture(self) -> np.ndarray:
+        """`[height, width, 3]` uint8."""
+
     def save(self) -> np.ndarray | None:
         """All that a step depends on, as words `[n]`; None where that cannot be had."""
 
@@ -56,6 +59,11 @@ class Host:
     def step(self, rows: np.ndarray) -> np.ndarray:
         """Rows as `asked` has them -> rows as `given` has them."""
         return self._called(rows, self._step_one)
+
+    def there(self, token: np.ndarray) -> Played:
+        """The environment that has come so far. Raises LookupError if none has."""
+        with self.lock:
+            return self.waiting[number(token)][-1]
 
     def _called(self, rows: np.ndarray, one: Callable[..., None]) -> np.ndarray:
         rows = np.ascontiguousarray(rows)

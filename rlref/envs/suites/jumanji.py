@@ -7,7 +7,7 @@ import jumanji
 import numpy as np
 from jumanji import specs
 
-from rlref.envs.suites.base import OUT_OF_REACH, Flat, Step, SuiteEnv, box, discrete
+from rlref.envs.suites.base import OUT_OF_REACH, Flat, State, Step, SuiteEnv, box, discrete
 from rlref.errors import UsageError
 
 
@@ -29,7 +29,7 @@ class JumanjiEnv(SuiteEnv):
             self.env.time_limit = OUT_OF_REACH
         spec = self.env.action_spec
         if isinstance(spec, specs.DiscreteArray):
-            self.choices = (int(spec.num_values),)
+            self.choices: tuple[int, ...] = (int(spec.num_values),)
             self.single = True
         elif isinstance(spec, specs.MultiDiscreteArray):
             self.choices = tuple(int(x) for x in np.ravel(spec.num_values))
@@ -52,6 +52,11 @@ class JumanjiEnv(SuiteEnv):
         state, timestep = self.env.step(inner, chosen)
         terminated = timestep.last() & (timestep.discount == 0)
         return Step(self.flat(timestep.observation), state, timestep.reward, terminated, timestep.last() & ~terminated)
+
+    def render(self, state: State) -> np.ndarray:
+        viewer = self.env._viewer
+        viewer._display = viewer._display_rgb_array
+        return viewer.render(state.inner)
 
 
 make = JumanjiEnv

@@ -4,8 +4,10 @@ from typing import Any
 
 import jax
 import navix
+import numpy as np
+from navix import observations
 
-from rlref.envs.suites.base import OUT_OF_REACH, Step, SuiteEnv, box, discrete
+from rlref.envs.suites.base import OUT_OF_REACH, State, Step, SuiteEnv, box, discrete
 
 TERMINATION = 2  # navix's step_type where the task ended; 1 is its time limit
 
@@ -31,6 +33,9 @@ class NavixEnv(SuiteEnv):
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         timestep = self.env._step(inner, action)
         return Step(timestep.observation, timestep, timestep.reward, timestep.step_type == TERMINATION)
+
+    def render(self, state: State) -> np.ndarray:
+        return np.asarray(observations.rgb(state.inner.state))
 
 
 make = NavixEnv

@@ -3,9 +3,11 @@
 from typing import Any
 
 import jax
+import numpy as np
 import pgx
 
-from rlref.envs.suites.base import Step, SuiteEnv, box, discrete
+from rlref.envs.suites.base import State, Step, SuiteEnv, box, discrete
+from rlref.envs.suites.drawing import planes
 
 
 def names() -> list[str]:
@@ -30,6 +32,9 @@ class PgxEnv(SuiteEnv):
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         state = self.env.step(inner, action, key)
         return Step(state.observation, state, state.rewards[0], state.terminated, state.truncated)
+
+    def render(self, state: State) -> np.ndarray:
+        return planes(state.inner.observation)
 
 
 make = PgxEnv

@@ -1,12 +1,15 @@
 """MuJoCo Playground (Zakka et al. 2025, arXiv:2502.08844): the DeepMind Control Suite, and robots, on MJX."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from mujoco_playground import registry
 
-from rlref.envs.suites.base import Step, SuiteEnv, box, unbounded
+from rlref.envs.suites.base import State, Step, SuiteEnv, box, unbounded
+from rlref.envs.suites.drawing import MuJoCoPictures
 
 
 def names() -> list[str]:
@@ -36,6 +39,13 @@ class PlaygroundEnv(SuiteEnv):
         state = self.env.step(inner, action)
         obs, reward, info = jax.tree.map(jnp.nan_to_num, (own_part(state.obs), state.reward, state.metrics))
         return Step(obs, state, reward, state.done > 0, info=info)
+
+    def render(self, state: State) -> np.ndarray:
+        return self.drawn(state.inner.data.qpos, state.inner.data.qvel)
+
+    @functools.cached_property
+    def drawn(self) -> MuJoCoPictures:
+        return MuJoCoPictures(self.env.mj_model)
 
 
 def own_part(obs: Any) -> Any:

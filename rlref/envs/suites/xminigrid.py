@@ -4,9 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import xminigrid
 
-from rlref.envs.suites.base import Step, SuiteEnv, box, discrete
+from rlref.envs.suites.base import State, Step, SuiteEnv, box, discrete
 
 
 def names() -> list[str]:
@@ -30,6 +31,9 @@ class XMiniGridEnv(SuiteEnv):
         timestep = self.env.step(self.own, inner, action)
         terminated = timestep.discount == 0
         return Step(timestep.observation, timestep, timestep.reward, terminated, timestep.last() & ~terminated)
+
+    def render(self, state: State) -> np.ndarray:
+        return self.env.render(self.own, state.inner)
 
 
 make = XMiniGridEnv

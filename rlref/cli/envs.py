@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     if len(rows) > MADE and options.suite != "gymnax":
         console.print(f"\n`rlref envs {options.suite} WORD` shows the spaces and limits of those whose id contains it")
     if options.suite == "gymnax":
-        others = ", ".join(f"{name} ({suite.about})" for name, suite in SUITES.items())
-        console.print(f"\nand, as `rlref envs SUITE` lists them, those of {others}")
+        console.print("\nand of other suites, each an extra:")
+        for name, suite in SUITES.items():
+            console.print(f" rlref envs {name:10} {suite.about}")
     return 0

@@ -98,7 +98,7 @@ def pgx(name, limit):
 
 
 CASES = [  # suite, name, limit, steps, whether random actions terminate an episode, whether they meet the limit
-    (brax, "inverted_pendulum", 10, 60, True, True),
+    (brax, "inverted_pendulum", 4, 40, True, True),
     (playground, "CartpoleBalance", 10, 25, False, True),
     (craftax, "Craftax-Classic-Symbolic-v1", 150, 400, True, True),
     (navix, "Navix-Empty-5x5-v0", 30, 400, True, True),

@@ -18,6 +18,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     parser.add_argument("--episode-seed", type=int, default=0, help="which random numbers they meet (default: 0)")
     parser.add_argument("--gif", type=Path, help="draw the first greedy episode to this file")
+    parser.add_argument("--html", type=Path, help="write it as a page that can be turned, of brax's environments")
     parser.add_argument("--agent", help="of an exported file: your own agent's file")
     parser.set_defaults(call=run)
 
@@ -37,6 +38,8 @@ def run(options: argparse.Namespace) -> int:
     played = one.play(row, options.episodes, options.episode_seed)
     if options.gif is not None:
         one.draw(row, options.episode_seed, options.gif)
+    if options.html is not None:
+        one.page(row, options.episode_seed, options.html)
     if options.json:
         print(files.json_text({how: {"returns": a.tolist(), "lengths": b.tolist()} for how, (a, b) in played.items()}))
         return 0
@@ -50,6 +53,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{one.job.name} on {one.job.config.env_id}, seed {seed}: {options.episodes} episodes")
     console.print(table)
-    if options.gif is not None:
-        console.print(f"drawn to {options.gif}")
+    for path in (options.gif, options.html):
+        if path is not None:
+            console.print(f"drawn to {path}")
     return 0

@@ -106,6 +106,19 @@ class Trained:
         except OSError as error:
             raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
+    def page(self, row: int, seed: int, path: Path) -> None:
+        """Write that episode as a page of HTML. Raises UsageError where the environment makes none, or as `draw`."""
+        name, html = self.job.config.env_id, getattr(self.job.env, "html", None)
+        if html is None:
+            raise UsageError(f"{name} makes no HTML; brax's environments do")
+        try:
+            with path.open("x") as file:
+                file.write(html([x.state for x in self._episode(row, seed) if not x.over]))
+        except FileExistsError:
+            raise UsageError(f"{path} exists already and is never overwritten; give another --html") from None
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
     def _draw_by_gymnax(self, name: str, row: int, seed: int, path: Path) -> None:
         import matplotlib as mpl
 

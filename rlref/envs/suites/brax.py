@@ -1,11 +1,13 @@
 """brax's continuous control (Freeman et al. 2021, arXiv:2106.13281)."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import brax.envs
 import jax
 import numpy as np
+from brax.io import html
 
 from rlref.envs.suites.base import State, Step, SuiteEnv, box, unbounded
 from rlref.envs.suites.drawing import MuJoCoPictures
@@ -33,6 +35,10 @@ class BraxEnv(SuiteEnv):
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         state = self.env.step(inner, action)
         return Step(state.obs, state, state.reward, state.done > 0, info=state.metrics)
+
+    def html(self, states: Sequence[State]) -> str:
+        """A page that shows an episode from all sides; it takes three.js from the web."""
+        return html.render(self.env.sys, [state.inner.pipeline_state for state in states])
 
     def render(self, state: State) -> np.ndarray:
         return self.drawn(state.inner.pipeline_state.q, state.inner.pipeline_state.qd)

@@ -1,0 +1,192 @@
+"""What each suite of environments costs and gives here: `python scripts/suites.py [ID ...]`.
+
+For each id, in a process of its own and with nothing compiled before: what its packages add to rlref's own on disk; the
+seconds of compiling, and environment steps/s, of bare environments under random actions and of training PPO, 8 seeds of
+16 environments; what `rlref inspect` finds; whether `rlref play --gif` draws it. Suites that are not installed keep
+their rows, so that navix may have an environment of its own:
+
+    pip install -e '.[brax,craftax,gymnasium,jumanji,pgx,playground,xminigrid]' && python scripts/suites.py
+    pip install -e '.[navix]' && python scripts/suites.py navix:Navix-DoorKey-8x8-v0
+
+Writes scripts/results/suites.json, and the table in suites.md, in about half an hour on two cores. Leave the machine
+alone while it runs.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import page
+from packaging.requirements import Requirement
+
+from rlref.envs.suites import SUITES
+from rlref.errors import UsageError
+
+RESULTS = Path(__file__).resolve().parent / "results"
+IDS = (
+    "brax:inverted_pendulum", "brax:halfcheetah", "brax:ant", "playground:CartpoleBalance", "playground:CheetahRun",
+    "craftax:Craftax-Classic-Symbolic-v1", "craftax:Craftax-Symbolic-v1", "navix:Navix-Empty-8x8-v0",
+    "navix:Navix-DoorKey-8x8-v0", "xminigrid:MiniGrid-DoorKey-8x8", "xminigrid:XLand-MiniGrid-R1-9x9",
+    "jumanji:Snake-v1", "jumanji:Maze-v0", "pgx:minatar-breakout", "pgx:2048", "gymnasium:CartPole-v1",
+    "gymnasium:HalfCheetah-v5", "gymnasium:Ant-v5",
+)  # fmt: skip
+SEEDS, ENVS = 8, 16
+SECONDS = 20.0  # that a measurement takes, compiling apart
+TIME_LIMIT = 1_500  # of a row
+
+
+def added_megabytes(requirement: str) -> float:
+    """What the packages that a requirement brings, and rlref does not, take on disk."""
+    own = with_dependencies({"rlref", "pytest", "pytest-timeout", "pytest-xdist"})
+    sizes = [size_of(name) for name in with_dependencies({requirement}) - own]
+    return sum(sizes) / 1e6
+
+
+def with_dependencies(requirements: set[str]) -> set[str]:
+    """The names of all installed packages that these take."""
+    found: set[str] = set()
+    todo = [Requirement(x) for x in requirements]
+    while todo:
+        one = todo.pop()
+        name = one.name.lower().replace("_", "-")
+        if name in found:
+            continue
+        try:
+            inner = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        extras = one.extras or {""}
+        kept = [Requirement(x) for x in inner]
+        todo += [x for x in kept if x.marker is None or any(x.marker.evaluate({"extra": e}) for e in extras)]
+    return found
+
+
+def size_of(package: str) -> int:
+    """Bytes of a package's files."""
+    places = [Path(str(file.locate())) for file in importlib.metadata.files(package) or ()]
+    return sum(place.stat().st_size for place in places if place.is_file())
+
+
+def measured(env_id: str) -> dict[str, Any]:
+    """One row; in a process of its own."""
+    import jax
+
+    import rlref
+    from rlref import ppo
+    from rlref.envs import make_env
+    from rlref.inspection.inspect import inspect
+
+    env, params = make_env(env_id)
+
+    def bare(key: jax.Array, steps: jax.Array) -> Any:
+        key, key_reset = jax.random.split(key)
+        start = jax.vmap(env.reset, (0, None))(jax.random.split(key_reset, ENVS), params)
+
+        def step(i: jax.Array, carry: Any) -> Any:
+            state, total = carry
+            key_act, key_env = jax.random.split(jax.random.fold_in(key, i))
+            action = jax.vmap(env.action_space(params).sample)(jax.random.split(key_act, ENVS))
+            keys = jax.random.split(key_env, ENVS)
+            obs, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
+            return state, total + reward.sum() + obs.sum()  # else it might be left out
+
+        return jax.lax.fori_loop(0, steps, step, (start[1], 0.0))[1]
+
+    keys = jax.random.split(jax.random.key(0), SEEDS)
+    begin = time.perf_counter()
+    run = jax.jit(jax.vmap(bare, (0, None))).lower(keys, 1).compile()
+    compiling = time.perf_counter() - begin
+
+    def seconds(steps: int) -> float:
+        begin = time.perf_counter()
+        jax.block_until_ready(run(keys, steps))
+        return time.perf_counter() - begin
+
+    steps, took = 16, seconds(16)
+    while took < SECONDS / 4:
+        steps *= 4
+        took = seconds(steps)
+    row: dict[str, Any] = {"bare_compile": compiling, "bare": SEEDS * ENVS * steps / took}
+    per_update = ENVS * 128
+    updates = max(2, min(50, int(row["bare"] / SEEDS * SECONDS / per_update)))
+    config = ppo.Config(env_id=env_id, num_envs=ENVS, total_timesteps=updates * per_update)
+    with tempfile.TemporaryDirectory() as folder:
+        trained = rlref.train("ppo", config, num_seeds=SEEDS, run_dir=Path(folder) / "run", sinks=())
+        row |= {"compile": trained.summary["compile_seconds"], "training": trained.summary["steps_per_second"]}
+        row["gif"] = gif_of(trained, Path(folder) / "play.gif")
+    found = inspect(env_id, episodes=20).findings
+    row["inspect"] = [f"{x.severity} {x.check}" for x in found if x.severity != "INFO"]
+    return row
+
+
+def gif_of(run: Any, path: Path) -> str:
+    """Whether an episode can be drawn; else why not."""
+    try:
+        run.policy(0)
+        run.trained.draw(0, 0, path)
+    except UsageError as error:
+        return str(error)
+    return "yes"
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """A line per id."""
+    lines = [
+        "| id | its packages, MB | compiling, bare and training, s | steps/s bare, one core | in training, all cores "
+        "| `rlref inspect` | GIF |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for env_id in (x for x in IDS if x in rows):
+        row = rows[env_id]
+        if "error" in row:
+            lines.append(f"| {env_id} | {row['megabytes']:,.0f} | {row['error']} | | | | |")
+            continue
+        cells = [
+            env_id, f"{row['megabytes']:,.0f}", f"{row['bare_compile']:.0f}, {row['compile']:.0f}",
+            f"{row['bare']:,.0f}", f"{row['training']:,.0f}", ", ".join(row["inspect"]) or "nothing", row["gif"],
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ids", nargs="*", help="without any, all whose suite is installed")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        print(json.dumps(measured(options.row)))
+        return 0
+    path = RESULTS / "suites.json"
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    for env_id in options.ids or IDS:
+        suite = SUITES[env_id.partition(":")[0]]
+        if importlib.util.find_spec(suite.package) is None:
+            print(f"{env_id}: not installed")
+            continue
+        row: dict[str, Any] = {"megabytes": added_megabytes(suite.requirement)}
+        command = [sys.executable, __file__, "--row", env_id]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)
+            row |= json.loads(done.stdout.splitlines()[-1])
+        except subprocess.TimeoutExpired:
+            row["error"] = f"not done after {TIME_LIMIT} s"
+        except subprocess.CalledProcessError as error:
+            row["error"] = error.stderr.strip().splitlines()[-1]
+        rows[env_id] = row
+        print(env_id, row, flush=True)
+        path.write_text(json.dumps(rows, indent=1) + "\n")
+        page.put(RESULTS / "suites.md", "scripts/suites.py", table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

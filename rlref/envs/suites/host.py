@@ -45,6 +45,7 @@ class Host:
     def __init__(self, name: str, make: Callable[[], Played], asked: Words, given: Words, metrics: tuple[str, ...]):
         self.name, self.make, self.asked, self.given, self.metrics = name, make, asked, given, metrics
         self.waiting: collections.OrderedDict[int, list[Played]] = collections.OrderedDict()
+        self.spare: list[Played] = []
         self.number, self.largest = 0, 0
         self.lock = threading.Lock()
         self.failure: str | None = None
@@ -112,16 +113,16 @@ class Host:
             envs = self.waiting.get(token)
             if envs is None:
                 return None
-            env = envs.pop()
-            if not envs:
+            if len(envs) == 1:
                 del self.waiting[token]
-            return env
+            return envs.pop()
 
     def _brought(self, i: int, asked: dict[str, np.ndarray]) -> Played | None:
         """An environment that was brought where a state is: its last step is made once more."""
         env = self._any()
         if asked["time"][i] > 0 and env.save() is None:
-            self._put(-1, env)
+            with self.lock:
+                self.spare.append(env)
             return None
         env.reset(number(asked["seed"][i]))
         if asked["time"][i] > 0:
@@ -132,15 +133,10 @@ class Host:
     def _any(self) -> Played:
         """An environment to begin with: a new one, or of many the one that has waited longest."""
         with self.lock:
-            spare = self.waiting.get(-1)
-            if spare:
-                return spare.pop()
-            if self.number > SPARE * self.largest:
-                token, envs = next(iter(self.waiting.items()))
-                env = envs.pop(0)
-                if not envs:
-                    del self.waiting[token]
-                return env
+            if not self.spare and self.number >= SPARE * self.largest and self.waiting:
+                self.spare += self.waiting.popitem(last=False)[1]
+            if self.spare:
+                return self.spare.pop()
             self.number += 1
         return self.make()
 

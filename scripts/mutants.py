@@ -1472,4 +1472,10 @@ METHODS: dict[str, str] = {
     "clip of the gradient's norm missing": "DQN without clipping, as Mnih et al. 2015",
     "sum of the errors for their mean": "a loss summed over the batch, as Mnih et al. 2015",
     "convolution windows without their stride": "a network that looks at the upper left of an image alone",
+    # CEM
+    "only the first hidden layer is built": "CEM over a policy with one hidden layer",
+    "hidden layers without activation": "CEM over linear policies, as Szita and Lorincz 2006",
+    "actions of a Box without bounds": "a policy whose outputs are its actions, for an environment that clips them",
+    "whole numbers of a Box rounded down": "a policy that gives whole numbers other shares, the highest none",
+    "extra variance falls over all generations": "an extra_variance_fraction of 1",
 }

@@ -1450,4 +1450,32 @@ CEM = [
 MUTANTS = {"ppo": PPO, "dqn": DQN, "cem": CEM}
 
 # Bugs of which only likeness says something, so that the verdict is DIFFERS -> the method in which the line is right.
-METHODS: dict[str, str] = {}
+METHODS: dict[str, str] = {
+    # PPO
+    "min for max in the value clip": "a value loss clipped the other way round: its minimum is the same V",
+    "entropy bonus missing": "PPO without an entropy bonus, as on MuJoCo in Schulman et al. 2017",
+    "entropy of the old policy": "PPO without an entropy bonus: of the old policy it is a constant",
+    "advantage normalisation removed": "PPO as Schulman et al. 2017 write it, without normalisation",
+    "advantages centred, not divided": "a baseline alone, as in Dr. GRPO (Liu et al. 2025)",
+    "ratio clipped on one side alone": "the clip-higher of DAPO (Yu et al. 2025) at its end",
+    "weight of the value loss missing": "PPO with vf_coef 1",
+    "half of the value loss missing": "PPO with the mean squared error, as Stable-Baselines3 has it",
+    "all epochs in the same order": "PPO that shuffles once in an update, as RSL-RL does",
+    # DQN
+    "target aliases online": "Q-learning without a target network (Mnih et al. 2013; PQN, Gallici et al. 2024)",
+    "double Q chooses with parameters of the update's start": "Double Q-learning whose choice is of an older network",
+    "target network of the update's start": "a target network that is synced between updates alone",
+    "epsilon never decays": "epsilon-greedy with a constant epsilon",
+    "epsilon falls over the whole training": "an exploration_fraction of 1",
+    "Huber's loss for the squared one": "DQN with Huber's loss, the clipped error of Mnih et al. 2015",
+    "learning rate missing": "DQN with Adam at 1e-3, whatever the setting says",
+    "clip of the gradient's norm missing": "DQN without clipping, as Mnih et al. 2015",
+    "sum of the errors for their mean": "a loss summed over the batch, as Mnih et al. 2015",
+    "convolution windows without their stride": "a network that looks at the upper left of an image alone",
+    # CEM
+    "only the first hidden layer is built": "CEM over a policy with one hidden layer",
+    "hidden layers without activation": "CEM over linear policies, as Szita and Lorincz 2006",
+    "actions of a Box without bounds": "a policy whose outputs are its actions, for an environment that clips them",
+    "whole numbers of a Box rounded down": "a policy that gives whole numbers other shares, the highest none",
+    "extra variance falls over all generations": "an extra_variance_fraction of 1",
+}

@@ -5,6 +5,7 @@
     python scripts/mutation_score.py --trained        all bugs, by the trained rungs alone
     python scripts/mutation_score.py --renamed        all bugs, by behaviour alone
     python scripts/mutation_score.py --sample 6 --seed 0      a few, evenly from the agents; nothing is written
+    python scripts/mutation_score.py --sample 60 --jobs 1     how soon the first check fails, what is compiled kept
 
 Plants each bug of scripts/mutants.py in a copy of the agent's file and asks `rlref probe COPY --fail-fast`, as its
 owner would: oracles first, then the ladder, up to the first failure. A bug is localised if that check isolates the
@@ -66,7 +67,8 @@ def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str
     path = own / f"{agent}.py"
     path.write_text(source)
     command = [sys.executable, "-m", "rlref.cli", "probe", str(path), "--fail-fast", "--no-bisect", "--json", *options]
-    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(folder / "cache"))
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
     start = time.perf_counter()
     try:
         done = subprocess.run(
@@ -204,14 +206,6 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         )
     differ = [row for row in full if row.get("word") == "DIFFERS" and not row["equivalent"]]
     lines += [f"  - {row['agent'].upper()}, {row['mutant']}: right in {METHODS.get(row['mutant'])}." for row in differ]
-    if times := [(row["first_failure"], row["seconds"]) for row in full if "first_failure" in row]:
-        median, most = np.median(times, axis=0), np.percentile(times, 90, axis=0)
-        lines.append(
-            f"- The first check had failed after {median[0]:.0f} s in the median and after {most[0]:.0f} s in 90 % of "
-            f"the {len(times)} that this was noted of, Python's start included; the verdict stood after "
-            f"{median[1]:.0f} and {most[1]:.0f} s. That is with a probe per core at a time, and what earlier ones "
-            "compiled is kept."
-        )
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
     first = {row["check"] for row in full + trained + other}
@@ -335,6 +329,9 @@ def main() -> int:
                 write(rows)
     bugs_done = [row for row in done if row["part"] != "itself"]
     print(totals(bugs_done))
+    if times := [row["first_failure"] for row in bugs_done if row["check"] and "first_failure" in row]:
+        median, most = np.median(times), np.percentile(times, 90)
+        print(f"the first check had failed after {median:.1f} s in the median, {most:.1f} s in 90 % of {len(times)}")
     missed = [row for row in bugs_done if not row["equivalent"] and not row.get("apart") and not row["check"]]
     alarms = [row for row in done if row["part"] == "itself" and row["check"]]
     return 1 if missed or alarms else 0

@@ -179,7 +179,9 @@ def policy_outputs(module: ModuleType) -> None:
             task = task_of(module, config, env, env_params)
             if not hasattr(task, "unflatten"):
                 raise CannotAskError("its task has no unflatten")
-            candidate = jnp.asarray(rng.normal(size=4 * 4 + 5 * 6 + 7 * 5), jnp.float32)
+            agent, state = module.make(config, env, env_params), module.init(task, jax.random.key(0))
+            close("the number of parameters of hidden layers of 4 and 6, for 3 and 5", state.mean.size, 81)
+            candidate = jnp.asarray(rng.normal(size=81), jnp.float32)
             *hidden, (kernel, bias) = [[np.asarray(x) for x in layer] for layer in task.unflatten(candidate)]
             outputs = functools.reduce(lambda x, layer: squash(x @ layer[0] + layer[1]), hidden, obs) @ kernel + bias
             if env_params is arms:
@@ -191,7 +193,6 @@ def policy_outputs(module: ModuleType) -> None:
             else:
                 assert isinstance(env, Lopsided)
                 wanted = env.low + (env.high - env.low) * (np.tanh(outputs) + 1) / 2
-            agent, state = module.make(config, env, env_params), module.init(task, jax.random.key(0))
             got = module.act(task, candidate, jnp.asarray(obs))
             close(f"the action in {env.action_space(None)} of a policy with hidden layers of {activation}", got, wanted)
             policy = agent.policy(dataclasses.replace(state, mean=candidate), jnp.asarray(obs[0]))

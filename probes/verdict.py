@@ -151,7 +151,8 @@ def what_is_found(result: OracleResult | RungResult, report: Report) -> str:
         return str(result.fault)
     expected, measured = expected_and_measured(result)
     if result.ok:
-        return "It gets there, but more slowly or less exactly: only when trained for longer, in smaller steps"
+        seeds = f", in {int(result.passed.sum())} of {len(result.passed)} seeds" if result.failures else ""
+        return f"It gets there, but more slowly or less exactly: only when trained for longer, in smaller steps{seeds}"
     why = cause(report, result)
     return (
         f"{int(result.passed.sum())} of {len(result.passed)} seeds pass; expected {expected}, measured {measured} "
@@ -196,8 +197,9 @@ def right(report: Report) -> str:
     open_ = len(report.oracles) + len(report.rungs) - len(rungs) - sum(c.fault is not None for c in report.oracles)
     seeds = ""
     if rungs:
-        count = len(rungs[0].passed)
-        seeds = f", each rung on {count} of {count} seeds (a failure rate below {100 * rungs[0].bound:.1f} %, at 95 %)"
+        least = max(rungs, key=lambda rung: rung.failures)
+        count = f"{int(least.passed.sum())} of {len(least.passed)}"
+        seeds = f", each rung on {count} seeds (a failure rate below {100 * least.bound:.1f} %, at 95 %)"
     slow = ", ".join(r.name for r in rungs if r.slow and not r.meant)
     seeds += f"; more slowly or less exactly than rlref's at {slow}" if slow else ""
     answers: list[OracleResult | RungResult] = [*report.oracles, *rungs]

@@ -161,6 +161,19 @@ def test_a_rung_that_is_not_reached_is_wrong_but_for_one_that_is_likeness(rung):
     assert "0 of 2 seeds pass; expected V (1)" in verdict.verdict(report_of(scale))
 
 
+@pytest.mark.parametrize(("slow", "passed", "word"), [(True, 61, "DIFFERS"), (True, 60, "WRONG"), (False, 63, "WRONG")])
+def test_one_seed_in_twenty_may_fail_what_was_given_time(rung, slow, passed, word):
+    some = dataclasses.replace(
+        rung, slow=slow, passed=np.arange(64) < passed, cases=rung.cases[:1] * 64, seeds=range(64),
+        outcome=check.Outcome(*(np.repeat(x[:1], 64, axis=0) for x in (rung.outcome.value, rung.outcome.policy))),
+    )  # fmt: skip
+    assert verdict.word(report_of(some)) == word
+    if word == "DIFFERS":
+        assert "in smaller steps, in 61 of 64 seeds" in verdict.verdict(report_of(some))
+        meant = dataclasses.replace(some, meant="no clip")
+        assert "each rung on 61 of 64 seeds (a failure rate below 11.7 %" in verdict.verdict(report_of(meant))
+
+
 def test_more_time_is_given_once(monkeypatch, copy):
     for name, little in (("updates", 1), ("learning_rate", 2e-3)):
         monkeypatch.setitem(check.SETTINGS["ppo"], name, little)

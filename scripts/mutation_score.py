@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
 PAGE = ROOT / "probes" / "planted_bugs.md"
 BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
-TIME_LIMIT = 600  # seconds
+TIME_LIMIT = 1_200  # seconds
 AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
 
 

@@ -114,9 +114,9 @@ def train(
                 raise UsageError(f"{path} exists already and is never overwritten; give another --run-dir")
             chosen = metric_sinks.validated(metric_sinks.default(path) if sinks is None else sinks, path)
     own_env = env is not None
-    if own_env and hasattr(config, "env_id"):  # errors, the folder and reports name it
-        config = dataclasses.replace(config, env_id=name_of(env))
     env, env_params = resolved(config.env_id, env, env_params)
+    if own_env:  # errors, the folder and reports name it
+        config = dataclasses.replace(config, env_id=name_of(env))
     check_interface(env, env_params, config.env_id)
     seeds = list(range(seed, seed + num_seeds))
     job = Job(module, config, env, env_params, seeds, eval_every, eval_episodes, own_env)

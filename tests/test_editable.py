@@ -67,7 +67,7 @@ def trained(agent, path):
 @pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
 @pytest.mark.parametrize(
     "optimiser",
-    [pytest.param(x, id=name, marks=[] if name == "rmsprop" else pytest.mark.slow) for name, x in OPTIMISERS.items()],
+    [pytest.param(x, id=name, marks=[] if name == "rmsprop" else pytest.mark.study) for name, x in OPTIMISERS.items()],
 )
 def test_optimisers_of_optax_train(agent, optimiser, tmp_path):
     run = trained(agent, copy_of(agent, tmp_path, (CLIP, f"return {optimiser}\n")))
@@ -80,7 +80,10 @@ def test_optimisers_of_optax_train(agent, optimiser, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", [ppo, dqn], ids=["ppo", "dqn"])
-@pytest.mark.parametrize("optimiser", ["optax.lamb(learning_rate)", "optax.contrib.muon(learning_rate)"])
+@pytest.mark.parametrize(
+    "optimiser",
+    ["optax.lamb(learning_rate)", pytest.param("optax.contrib.muon(learning_rate)", marks=pytest.mark.study)],
+)
 def test_an_optimiser_that_looks_at_layers_trains_as_the_comment_says(agent, optimiser, tmp_path):
     run = trained(agent, copy_of(agent, tmp_path, (CLIP, f"return {optimiser}\n"), *WHOLE))
     assert (run.metrics["nonfinite"] == 0).all()

@@ -58,6 +58,9 @@ def test_the_sick_run_is_told_of_in_these_words(tmp_path):
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    tuned = 'tuned.config("ppo", "CartPole-v1")'
+    assert tuned in code
+    code = code.replace(tuned, tuned[:-1] + ", total_timesteps=40_960)")
     code += "assert run.scores.shape == (8,)\nassert policy(__import__('numpy').zeros(4)) in (0, 1)\n"
     command = [sys.executable, "-W", "error", "-c", code]
     subprocess.run(command, cwd=tmp_path, env=child_environment(), check=True, timeout=500)

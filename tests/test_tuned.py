@@ -18,7 +18,7 @@ def tuned_pairs():
     for agent, known in tuned.TABLE.items():
         for env_id in known:
             images = agent == "dqn" and env_id.endswith("-MinAtar") and env_id != "Breakout-MinAtar"
-            yield pytest.param(agent, env_id, marks=pytest.mark.slow if images else [])
+            yield pytest.param(agent, env_id, marks=pytest.mark.study if images else [])
 
 
 @pytest.mark.parametrize(("agent", "env_id"), list(tuned_pairs()))

@@ -299,7 +299,8 @@ def test_probe_knows_dqn(capsys):
 def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):
     source = Path(ppo.__file__).read_text().replace("delta = reward + gamma *", "delta = reward +")
     (tmp_path / "no_gamma.py").write_text(source)
-    assert main(["probe", str(tmp_path / "no_gamma.py"), "--only", "discount", "--num-seeds", "3", "--json"]) == 1
+    only = ["--only", "discount", "--num-seeds", "3", "--no-bisect"]
+    assert main(["probe", str(tmp_path / "no_gamma.py"), *only, "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert (report["verdict"], report["kind"]) == ("WRONG", "ppo")
     assert report["rungs"][0]["passed"] == 0

@@ -102,13 +102,13 @@ def test_metrics_of_a_batch_of_its_own_are_not_judged(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("agent", "own"), [(ppo, "2.5e-4"), (ppo, "1e-3"), (dqn, "1e-3")])
+@pytest.mark.parametrize(("agent", "own"), [(ppo, "2.5e-4"), (dqn, "1e-3")])
 def test_an_agent_at_its_own_learning_rate_passes_what_can_be_asked(agent, own, tmp_path):
     kind = agent.__name__.removeprefix("rlref.")
     default = r"(my_learning_rate: float = leaf\()[^,]*"
     path = Path(without(tmp_path, agent, "learning_rate"))
     path.write_text(re.sub(default, rf"\g<1>{own}", path.read_text()))
-    report = check.run(str(path), only=[n for n, p in LADDER.items() if kind in p.kinds], num_seeds=4)
-    skipped = {rung.probe.name for rung in report.rungs if isinstance(rung, check.Skipped)}
-    assert skipped == {"ppo": {"large_rewards"}, "dqn": {"exclusive_or", "env_axis", "large_rewards"}}[kind]
+    too_slow = {"ppo": ["large_rewards"], "dqn": ["exclusive_or", "env_axis", "large_rewards"]}[kind]
+    report = check.run(str(path), only=["discount", "bandit", "truncation_loop", *too_slow], num_seeds=4)
+    assert {rung.probe.name for rung in report.rungs if isinstance(rung, check.Skipped)} == {*too_slow}
     assert [rung.probe.name for rung in report.failures] == []

@@ -72,7 +72,7 @@ def test_a_planted_bug_is_named(capsys, tmp_path):
 def test_the_numpy_agent_passes_the_whole_ladder():
     from numpy_agent import train
 
-    report = trainers.run(train, "numpy_agent")
+    report = trainers.run(train, "numpy_agent", num_seeds=2)
     assert report.ok
     assert [rung.probe.name for rung in report.rungs] == [n for n, probe in LADDER.items() if "dqn" in probe.kinds]
     assert not [rung for rung in report.rungs if isinstance(rung, check.Skipped)]

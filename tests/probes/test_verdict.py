@@ -174,6 +174,7 @@ def test_one_seed_in_twenty_may_fail_what_was_given_time(rung, slow, passed, wor
         assert "each rung on 61 of 64 seeds (a failure rate below 11.7 %" in verdict.verdict(report_of(meant))
 
 
+@pytest.mark.slow
 def test_more_time_is_given_once(monkeypatch, copy):
     for name, little in (("updates", 1), ("learning_rate", 2e-3)):
         monkeypatch.setitem(check.SETTINGS["ppo"], name, little)

@@ -152,8 +152,11 @@ def my_init(my_task, my_batch, **my_options):
         renamed("x = 1\nf = partial(print, x)\nf(x=1)")
 
 
-@pytest.mark.slow
-def test_every_planted_bug_is_the_same_program_under_other_names():
+@pytest.mark.parametrize(
+    "every",
+    [pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=[pytest.mark.study, pytest.mark.timeout(3000)])],
+)
+def test_planted_bugs_are_the_same_programs_under_other_names(every):
     def programs(module, agent):
         for settings in (SETTINGS[agent], SETTINGS[agent] | ALL_PARTS[agent]):
             made = module.make(module.Config(**settings), Tabular(COUNT), COUNT)
@@ -172,7 +175,7 @@ def test_every_planted_bug_is_the_same_program_under_other_names():
         return " ".join(words)
 
     for agent, bugs in mutants.MUTANTS.items():
-        for number, bug in enumerate(bugs):
+        for number, bug in enumerate(bugs[::every]):
             source = mutation_score.planted(agent, bug)
             one, two = module_of(f"{agent}_{number}", source), module_of(f"other_{agent}_{number}", renamed(source))
             assert told(one, agent) == told(two, agent), bug.name

@@ -1,9 +1,13 @@
 """What all suites share, on suites that need no package; gymnasium arrives with gymnax."""
 
+import importlib
 import importlib.util
+import signal
 import subprocess
 import sys
+import tomllib
 import types
+from pathlib import Path
 
 import gymnasium
 import jax
@@ -20,6 +24,17 @@ from rlref.envs.suites import base
 from rlref.envs.suites.gymnasium import GymnasiumEnv
 from rlref.envs.suites.words import Field, Words
 from rlref.errors import UsageError
+
+ON_HOST = "--num-seeds 2 --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8"
+
+
+@pytest.fixture
+def survival(monkeypatch):
+    """scripts/survival.py, whose trainings may be others."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    module = importlib.import_module("survival")
+    monkeypatch.setattr(module, "SMALL", {})
+    return module
 
 
 class Toy(base.SuiteEnv):
@@ -181,6 +196,27 @@ def test_mujoco_beside_itself_and_after_its_process_is_gone(name):
     assert env.host.given_up == 0
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
+def test_a_killed_training_on_mujoco_ends_with_the_same_bits(survival):
+    survival.SMALL["ppo"] = f"{ON_HOST} --env-id gymnasium:HalfCheetah-v5 --total-timesteps 20000"
+    (kill,) = survival.kills(["ppo"], count=1, seed=1)["ppo"]["kills"]
+    assert kill["differs"] == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_training_on_the_host_and_its_episodes_begin_anew(survival, tmp_path):
+    run = tmp_path / "run"
+    arguments = ["train", "ppo", *ON_HOST.split(), "--env-id", "gymnasium:CartPole-v1", "--run-dir", str(run)]
+    with survival.rlref_process([*arguments, "--total-timesteps", "200000"], tmp_path / "cache") as process:
+        survival.wait_for_metrics(run, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(survival.LIMIT) == 130
+    code, said = survival.finish(["train", "--resume", str(run)], tmp_path / "cache")
+    assert code == 0
+    assert "gymnasium:CartPole-v1 cannot be saved: episodes under way begin anew" in said
+    assert rlref.load(run).summary["status"] == "finished"
+
+
 def test_all_environments_of_all_seeds_are_one_call():
     env, calls = GymnasiumEnv("CartPole-v1"), []
     step = env.host.step
@@ -277,6 +313,12 @@ def test_a_suite_that_cannot_be_imported_is_one_line(monkeypatch):
     monkeypatch.delitem(sys.modules, "rlref.envs.suites.navix", raising=False)
     with pytest.raises(UsageError, match=r"navix cannot be imported: .* pip install 'navix>=0.7.4,<4'"):
         make_env("navix:Navix-Empty-8x8-v0")
+
+
+def test_each_suite_is_an_extra_of_its_name():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert {name: extras[name] for name in suites.SUITES} == {n: [x.requirement] for n, x in suites.SUITES.items()}
 
 
 def test_gymnax_has_a_prefix_as_well():

@@ -13,6 +13,7 @@ component that the bug is in. The agents themselves must pass, on three sets of 
 
 With --renamed every name in the copy is another (scripts/renamed.py), but for those of the contract: then no oracle can
 be asked that calls a function of the file or reads a field of its state, as of a file that somebody else has written.
+The ladder is trained only where no oracle fails, so that DIFFERS may be WRONG on a rung.
 
 Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
 row is made again only if the bug, the agent or the probes have changed since.
@@ -121,8 +122,10 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for agent, mutants in MUTANTS.items():
         options: list[str] = []
-        if part == "trained":
-            options = [word for name, p in LADDER.items() if agent in p.kinds for word in ("--only", name)]
+        # Of behaviour alone it is asked which check sees a bug first: oracles come before the ladder.
+        if part != "full":
+            checks: dict[str, Any] = LADDER if part == "trained" else ORACLES
+            options = [word for name, x in checks.items() if agent in x.kinds for word in ("--only", name)]
         for mutant in mutants:
             about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
                      "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip
@@ -314,6 +317,8 @@ def main() -> int:
         def run(key: str, row: dict[str, Any], source: str) -> tuple[str, dict[str, Any]]:
             arguments = row.pop("options")
             found = probe(row["agent"], source, Path(folder), arguments)
+            if row["part"] == "renamed" and not found["check"]:
+                found = probe(row["agent"], source, Path(folder), [])
             return key, row | found | {"version": version(source, found["check"])}
 
         # Files are made in this thread: in Python 3.11 two threads cannot parse at a time.

@@ -355,6 +355,15 @@ def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):
     assert (asked.fault, asked.why) == (None, "its Config lacks loss")
 
 
+@pytest.mark.parametrize(("agent", "name"), [(ppo, "every_pixel"), (dqn, "covered_pixels")])
+def test_a_head_that_begins_at_zero_is_not_blind_to_pixels(agent, name, tmp_path):
+    source = Path(agent.__file__).read_text().replace("kernel_init=orthogonal(1.0), ", "")
+    source = re.sub(r'(name="(value_)?head")', r"kernel_init=nn.initializers.zeros, \1", source)
+    (tmp_path / "zeros.py").write_text(source)
+    (asked,) = check.run(str(tmp_path / "zeros.py"), only=[name], bisect=False).oracles
+    assert (asked.fault, asked.why) == (None, "its first values are the same whatever the image")
+
+
 @pytest.mark.slow
 def test_a_parameter_that_stays_fails(tmp_path):
     # The critic learns from nothing: its gradient is zero.

@@ -100,12 +100,12 @@ def test_bugs_under_other_names_are_counted_by_themselves(results, monkeypatch):
 
     def probe(agent, source, folder, options):
         probed.append(source)
-        check = "bandit" if "argsort(my_score)" in source else ""
+        check = "bandit" if "argsort(my_score)" in source and "selection" not in options else ""
         return {"check": check, "by": "rung" if check else "", "verdict": "", "seconds": 2}
 
     monkeypatch.setattr(mutation_score, "probe", probe)
     code, _, said = results("--renamed", "lowest", "std taken for its variance")
-    assert (code, len(probed)) == (1, 2)
+    assert (code, len(probed)) == (1, 4)  # each by the oracles first
     assert all("class MyState" in source and "class Config" in source for source in probed)
     of = sum(not mutant.equivalent for mutant in mutants.MUTANTS["cem"])
     measured = f"Under other names, in the 2 of {of} that are measured so far: "
@@ -114,7 +114,7 @@ def test_bugs_under_other_names_are_counted_by_themselves(results, monkeypatch):
     bugs = [x._replace(apart="nobody can see it") if "its variance" in x.name else x for x in mutants.MUTANTS["cem"]]
     monkeypatch.setitem(mutants.MUTANTS, "cem", bugs)
     code, _, said = results("--renamed", "lowest", "std taken for its variance")
-    assert (code, len(probed)) == (0, 2)
+    assert (code, len(probed)) == (0, 4)
     assert f"{measured}caught 1 of 1 (100%), the right component named first in 1 of these (100%); 1 are set" in said
     assert "nothing, set apart: nobody can see it" in said
 

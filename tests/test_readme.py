@@ -106,6 +106,13 @@ def test_planted_bugs_are_those_that_the_script_found(path):
         assert f"{caught} of {len(counted)} planted in {agent.upper()}" in said
 
 
+def test_bugs_that_behaviour_alone_shows_are_those_that_the_script_found():
+    said = " ".join((ROOT / "probes" / "README.md").read_text().split())
+    table = (ROOT / "probes" / "planted_bugs.md").read_text()
+    found = re.search(r"Under other names: caught (\d+) of (\d+) \(.*?\), .*? in (\d+) of these", table)
+    assert "catches {} of the {} and places {}.".format(*found.groups()) in said
+
+
 @pytest.mark.parametrize("path", ["README.md", "rlref/manual.md"])
 def test_calibration_figures_are_those_that_the_script_found(path):
     said = " ".join((ROOT / path).read_text().split())

@@ -24,11 +24,9 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import page
+from peer_environments import python_with
 
 RESULTS = page.ROOT / "scripts" / "results" / "accelerator.json"
 SIDE_BY_SIDE = 4  # devices
@@ -339,19 +338,7 @@ def worker_fit(device: str, agent: str, env_id: str, seeds: str) -> dict[str, An
 # ---- The script ------------------------------------------------------------------------------------------------------
 def python_for(platform: str) -> Path:
     """The Python of an environment with rlref's own versions and what compiles for `platform`; made on first use."""
-    folder = page.ROOT / f".venv-{platform}"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        print(f"making {folder.name}", flush=True)
-        venv.create(folder, with_pip=True)
-        packages = ["-c", "constraints.txt", "-e", ".", *PACKAGES[platform]]
-        try:
-            pip = [str(python), "-m", "pip", "install", "-q", *packages]
-            subprocess.run(pip, check=True, timeout=1800, cwd=page.ROOT)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-    return python
+    return python_with(platform, "-c", "constraints.txt", "-e", ".", *PACKAGES[platform], seconds=1800)
 
 
 def ask(what: str, device: str, *arguments: Any) -> dict[str, Any]:

@@ -12,20 +12,19 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
 import time
-import venv
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import page
+from peer_environments import python_with
 
 HERE = Path(__file__).resolve().parent
-SB3_ENV = HERE.parent / ".venv-sb3"
 SB3 = "stable-baselines3==2.9.2"
 ENV_ID = "HalfCheetah-v5"
 SEEDS, PROCESSES = 8, 2
@@ -35,7 +34,7 @@ REPEATS = 3
 TIME_LIMIT = 1_200  # seconds of a process
 
 
-def worker_rlref() -> dict[str, float]:
+def worker_rlref() -> float:
     """Steps/s of one run of 8 seeds."""
     import rlref
     from rlref import ppo
@@ -46,10 +45,10 @@ def worker_rlref() -> dict[str, float]:
         ent_coef=0.0,
     )  # fmt: skip
     run = rlref.train("ppo", config, num_seeds=SEEDS)
-    return {"steps_per_second": run.summary["steps_per_second"], "compile_seconds": run.summary["compile_seconds"]}
+    return run.summary["steps_per_second"]
 
 
-def worker_sb3(seed: str) -> dict[str, float]:
+def worker_sb3(seed: str) -> float:
     """Steps/s of one process."""
     import torch
     from stable_baselines3 import PPO
@@ -59,7 +58,10 @@ def worker_sb3(seed: str) -> dict[str, float]:
     model.learn(STEPS)
     begin = time.perf_counter()
     model.learn(ROLLOUTS * STEPS)
-    return {"steps_per_second": ROLLOUTS * STEPS / (time.perf_counter() - begin)}
+    return ROLLOUTS * STEPS / (time.perf_counter() - begin)
+
+
+WORKERS: dict[str, Callable[..., float]] = {"rlref": worker_rlref, "sb3": worker_sb3}
 
 
 def start(python: Path | str, *arguments: str) -> subprocess.Popen[str]:
@@ -67,26 +69,16 @@ def start(python: Path | str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def ended(process: subprocess.Popen[str]) -> dict[str, float]:
+def ended(process: subprocess.Popen[str]) -> float:
     """What a worker found, on the last line that it printed."""
-    out, _ = process.communicate(timeout=TIME_LIMIT)
+    try:
+        out, _ = process.communicate(timeout=TIME_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     if process.returncode:
         sys.exit(f"a worker ended with {process.returncode}")
     return json.loads(out.splitlines()[-1])
-
-
-def sb3_python() -> Path:
-    python = SB3_ENV / "bin" / "python"
-    if not python.exists():
-        print(f"making {SB3_ENV.name} for Stable-Baselines3", flush=True)
-        venv.create(SB3_ENV, with_pip=True)
-        try:
-            command = [python, "-m", "pip", "install", "-q", SB3, "gymnasium[mujoco]"]
-            subprocess.run(command, check=True, timeout=TIME_LIMIT)
-        except BaseException:
-            shutil.rmtree(SB3_ENV)
-            raise
-    return python
 
 
 def report(found: dict[str, Any]) -> str:
@@ -111,14 +103,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.worker:
         name, *arguments = options.worker
-        print(json.dumps({"rlref": worker_rlref, "sb3": worker_sb3}[name](*arguments)))
+        print(json.dumps(WORKERS[name](*arguments)))
         return
-    python = sb3_python()
+    python = python_with("sb3", SB3, "gymnasium[mujoco]", seconds=TIME_LIMIT)
     found: dict[str, Any] = {"rlref": [], "sb3": [], "ratios": []}
     for turn in range(REPEATS):
-        found["rlref"].append(ended(start(sys.executable, "rlref"))["steps_per_second"])
+        found["rlref"].append(ended(start(sys.executable, "rlref")))
         workers = [start(python, "sb3", str(PROCESSES * turn + i)) for i in range(PROCESSES)]
-        found["sb3"].append(sum(ended(worker)["steps_per_second"] for worker in workers))
+        found["sb3"].append(sum(map(ended, workers)))
         found["ratios"].append(found["rlref"][-1] / found["sb3"][-1])
         print({name: round(x[-1], 2) for name, x in found.items()}, flush=True)
     found["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, jax {version('jax')}, {SB3.replace('==', ' ')}"

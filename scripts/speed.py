@@ -27,13 +27,11 @@ import json
 import os
 import platform
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -42,9 +40,9 @@ from typing import Any
 
 import page
 from accelerator import agents_of
+from peer_environments import python_with
 
 HERE = Path(__file__).resolve().parent
-REJAX_ENV = HERE.parent / ".venv-rejax"
 REPEATS = 3
 TIMESTEPS = 200_000  # of a seed, against rejax
 
@@ -462,20 +460,6 @@ def start(python: Path | str, name: str, *arguments: str | int, **variables: str
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def rejax_python() -> Path:
-    python = REJAX_ENV / "bin" / "python"
-    if not python.exists():
-        print(f"making {REJAX_ENV.name} for rejax", flush=True)
-        venv.create(REJAX_ENV, with_pip=True)
-        packages = ["rejax==0.1.3", "gymnax==0.0.9", f"jax=={version('jax')}"]
-        try:
-            subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, timeout=600)
-        except BaseException:
-            shutil.rmtree(REJAX_ENV)
-            raise
-    return python
-
-
 def measure_against(agent: str, commit: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         agents_of(commit, folder)
@@ -486,7 +470,8 @@ def measure_against(agent: str, commit: str) -> dict[str, Any]:
 
 
 def measure_rejax(agent: str) -> dict[str, Any]:
-    python, ours, theirs = rejax_python(), [], []
+    packages = ("rejax==0.1.3", "gymnax==0.0.9", f"jax=={version('jax')}")
+    python, ours, theirs = python_with("rejax", *packages, seconds=600), [], []
     for turn in range(REPEATS):
         ours.append(start(sys.executable, "ours", agent, 8, TIMESTEPS))
         theirs.append(start(python, "rejax", agent, 8, TIMESTEPS))

@@ -25,6 +25,7 @@ from rlref.envs.suites.gymnasium import GymnasiumEnv
 from rlref.envs.suites.words import Field, Words
 from rlref.errors import UsageError
 
+takes_mujoco = pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
 ON_HOST = "--num-seeds 2 --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8"
 
 
@@ -174,7 +175,7 @@ def test_gymnasium_beside_itself_over_resets():
     assert min(ends.values()) > 3
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
+@takes_mujoco
 @pytest.mark.parametrize("name", ["HalfCheetah-v5", "Hopper-v5", "Ant-v5"])
 def test_mujoco_beside_itself_and_after_its_process_is_gone(name):
     env = GymnasiumEnv(name)
@@ -196,7 +197,7 @@ def test_mujoco_beside_itself_and_after_its_process_is_gone(name):
     assert env.host.given_up == 0
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
+@takes_mujoco
 def test_a_killed_training_on_mujoco_ends_with_the_same_bits(survival):
     survival.SMALL["ppo"] = f"{ON_HOST} --env-id gymnasium:HalfCheetah-v5 --total-timesteps 20000"
     (kill,) = survival.kills(["ppo"], count=1, seed=1)["ppo"]["kills"]

@@ -146,6 +146,29 @@ def nodes(text: str) -> dict[str, ast.stmt]:
     return found
 
 
+def references(text: str) -> dict[str, set[str]]:
+    """Top-level functions, classes and constants of a file -> those that each refers to, in annotations too."""
+    defined, found = nodes(text), dict[str, set[str]]()
+    for name, node in defined.items():
+        inside = [*ast.walk(node)]
+        names = [x for x in inside if isinstance(x, ast.Name)]
+        local = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+        local |= {x.arg for x in inside if isinstance(x, ast.arg)}
+        annotations = [y for x in inside for y in (getattr(x, "annotation", None), getattr(x, "returns", None)) if y]
+        types = {y.id for x in annotations for y in ast.walk(x) if isinstance(y, ast.Name)}
+        found[name] = ({x.id for x in names} - local | types) & {*defined}
+    return found
+
+
+def reached(references: dict[str, set[str]], names: set[str]) -> set[str]:
+    """These names, and those that they refer to, directly or through others."""
+    found, waiting = set[str](), names
+    while waiting:
+        found |= waiting
+        waiting = set[str]().union(*(references.get(name, set()) for name in waiting)) - found
+    return found
+
+
 def between(text: str) -> list[ast.stmt]:
     """The statements at the top level that define nothing; without docstring and imports."""
     try:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from probes import lacking, one_by_one, solve
-from probes.changes import Changes, changes, module_of
+from probes.changes import Changes, changes, module_of, reached, references
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
@@ -522,16 +522,24 @@ def run(
 
     stopped, asked = False, list[OracleResult]()
     results: dict[str, RungResult | Skipped] = {}
-    for oracle in (x for x in chosen if isinstance(x, Oracle)):
-        said = {x.oracle.name for x in asked if x.fault is not None}
-        if oracle.instead_of and said >= {*oracle.instead_of}:
+    likely, others = likely_first([x for x in chosen if isinstance(x, Oracle)], module, changed)
+    waiting, answered = [*likely, *others], set[str]()
+    expected = {x.name for x in others if not missing(x, module)}
+    for oracle in waiting:
+        expected.discard(oracle.name)
+        if oracle.instead_of and answered | expected >= {*oracle.instead_of}:
+            if not answered >= {*oracle.instead_of}:  # one of these is still to be asked, and may not answer
+                waiting.append(oracle)
             continue
         watch(f"asking {oracle.name}", asked, [])
         with errors_with_line(name, module.__file__, named=False, anywhere=True):
             asked.append(ask(oracle, module))
+        if asked[-1].fault is not None:
+            answered.add(oracle.name)
         stopped = fail_fast and is_wrong(asked[-1])
         if stopped:
             break
+    asked.sort(key=lambda x: [*own].index(x.name))
     probes = [] if stopped else [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
@@ -608,6 +616,24 @@ def changes_of(agent: str | ModuleType, module: ModuleType) -> Changes | None:
         return None
     found = changes(Path(module.__file__).read_text("utf-8-sig"))
     return found if found.hunks else None
+
+
+def likely_first(
+    oracles: list[Oracle], module: ModuleType, changed: Changes | None
+) -> tuple[list[Oracle], list[Oracle]]:
+    """The oracles, in their order, and those to be asked after them: of functions that no change can have reached.
+
+    These are the functions that do not refer to what was changed, directly or through others. A change of `make`, or of
+    what it makes tasks of, can reach all of them.
+    """
+    if changed is None or changed.too_different:
+        return oracles, []
+    names, uses = {x.name for x in changed.changed}, references(changed.text)
+    made = {x for x in uses.get("make", ()) if isinstance(getattr(module, x, None), type)} - {"Agent"}
+    if not names <= {*uses} or names & ({"make"} | reached(uses, made)):
+        return oracles, []
+    others = [x for x in oracles if x.needs and not names & reached(uses, {*x.needs, *x.also})]
+    return [x for x in oracles if x not in others], others
 
 
 def calls_of(module: ModuleType, changed: Changes | None) -> dict[str, bool]:

@@ -23,6 +23,7 @@ import argparse
 import concurrent.futures
 import functools
 import hashlib
+import inspect
 import itertools
 import json
 import os
@@ -146,12 +147,16 @@ def source_of(row: dict[str, Any]) -> str:
     return under_other_names(source) if row["part"] == "renamed" else source
 
 
-def version(source: str, check: str) -> str:
-    """What a row depends on: the file that is probed, and the probes; of these the oracles if one showed it wrong."""
-    paths = [path for path in sorted((ROOT / "probes").rglob("*.py")) if path.name != "undo.py"]  # as of --no-bisect
+def version(agent: str, source: str, check: str) -> str:
+    """What a row depends on: the file that is probed, and the probes; if an oracle showed it wrong, those up to it."""
+    paths = {path for path in (ROOT / "probes").rglob("*.py") if path.name != "undo.py"}  # as of --no-bisect
     if check in ORACLES and ORACLES[check].holds != LIKENESS:
-        paths = [path for path in paths if path.parent.name == "oracles" or path.name == "environments.py"]
-    return hashlib.sha256("\0".join([source, *(path.read_text() for path in paths)]).encode()).hexdigest()[:16]
+        own = [name for name, oracle in ORACLES.items() if agent in oracle.kinds]
+        asked = own[: own.index(check) + 1]
+        paths = {ROOT / "probes" / "environments.py", ROOT / "probes" / "oracles" / "base.py"}
+        paths |= {Path(inspect.getfile(ORACLES[name].check)) for name in asked}
+    texts = [source, *(path.read_text() for path in sorted(paths))]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def totals(rows: list[dict[str, Any]]) -> str:
@@ -295,7 +300,11 @@ def main() -> int:
         parser.error(f"no bug's name contains {' or '.join(options.words)}")
     if options.sample is None:
         old = {key: rows[key] for key in todo if key in rows}
-        fresh = {key for key, row in old.items() if row["version"] == version(source_of(todo[key]), row["check"])}
+        fresh = {
+            key
+            for key, row in old.items()
+            if row["version"] == version(row["agent"], source_of(todo[key]), row["check"])
+        }
         todo = {key: row for key, row in todo.items() if key not in fresh}
     else:
         todo = {key: row for key, row in todo.items() if not row.get("equivalent", "unchanged")}
@@ -319,7 +328,7 @@ def main() -> int:
                 found = probe(row["agent"], source, Path(folder), words)
                 if found["check"]:
                     break
-            return key, row | found | {"version": version(source, found["check"])}
+            return key, row | found | {"version": version(row["agent"], source, found["check"])}
 
         # Files are made in this thread: in Python 3.11 two threads cannot parse at a time.
         started = [pool.submit(run, key, row, source_of(row)) for key, row in todo.items()]

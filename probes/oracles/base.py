@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
+from probes.changes import reached
 from probes.environments import Tabular, Target, Targets, tables
+from rlref.runs import compiling
 
 SEEDS = 64
 TRUTH, DEFINITION, LIKENESS = "truth", "definition", "likeness"
@@ -40,6 +42,8 @@ class Oracle:
     """functions and classes of the agent's file that it calls -> the names of their parameters or fields"""
     instead_of: tuple[str, ...] = ()
     """oracles over functions of the file that see the same more precisely: it is asked where one of them cannot be"""
+    also: tuple[str, ...] = ()
+    """functions that it calls besides, where the file has them"""
 
 
 class CannotAskError(Exception):
@@ -50,14 +54,14 @@ ORACLES: dict[str, Oracle] = {}
 
 
 def oracle(
-    kinds: tuple[str, ...], isolates: str, holds: str = TRUTH, instead_of: str = "", **needs: str
+    kinds: tuple[str, ...], isolates: str, holds: str = TRUTH, instead_of: str = "", also: str = "", **needs: str
 ) -> Callable[[Callable[[ModuleType], None]], Callable[[ModuleType], None]]:
     """Add the decorated function to the oracles."""
 
     def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
         required = {name: tuple(parameters.split()) for name, parameters in needs.items()}
         name, others = check.__name__, tuple(instead_of.split())
-        ORACLES[name] = Oracle(name, check, kinds, isolates, holds, required, others)
+        ORACLES[name] = Oracle(name, check, kinds, isolates, holds, required, others, tuple(also.split()))
         return check
 
     return add
@@ -92,11 +96,7 @@ def used(module: ModuleType) -> set[str]:
             defined = {x.id for x in names if isinstance(x.ctx, ast.Store)}
         for name in defined:
             within.setdefault(name, set()).update(x.id for x in names)
-    found, waiting = set[str](), {"make"}
-    while waiting:
-        found |= waiting
-        waiting = set[str]().union(*(within.get(name, set()) for name in waiting)) - found
-    return found
+    return reached(within, {"make"})
 
 
 def settings_in(module: ModuleType) -> set[str]:
@@ -136,6 +136,30 @@ def task_of(module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
     if not isinstance(init, functools.partial) or len(init.args) != 1:
         raise CannotAskError("its make does not bind a task to init, as partial(init, task)")
     return init.args[0]
+
+
+@functools.cache
+def quickly() -> dict[str, Any] | None:
+    """Compiler options for programs with which little is computed: their compilation takes most of the time."""
+    options = compiling.options(compiling.ONCE)
+    if options is None:
+        return None
+    quicker = options | {"xla_cpu_use_fusion_emitters": False}  # a third of the time
+    try:
+        jax.jit(lambda: 0, compiler_options=quicker)()
+    except jax.errors.JaxRuntimeError:  # an XLA without this option
+        return options
+    return quicker
+
+
+def compiled(f: Callable[..., Any]) -> Any:
+    """`f` under `jit`, compiled quickly."""
+    return jax.jit(f, compiler_options=quickly())
+
+
+def first_state(module: ModuleType, task: Any, seed: int = 0) -> Any:
+    """What the file's `init` gives, as one program: eagerly it is hundreds of small ones, each compiled by itself."""
+    return compiled(functools.partial(module.init, task))(jax.random.key(seed))
 
 
 def close(what: str, got: Any, wanted: Any, tolerance: float = 1e-4) -> None:

@@ -21,8 +21,10 @@ from probes.oracles.base import (
     CannotAskError,
     Lopsided,
     close,
+    compiled,
     configure,
     emitted,
+    first_state,
     oracle,
     part,
     task_of,
@@ -179,7 +181,7 @@ def policy_outputs(module: ModuleType) -> None:
             task = task_of(module, config, env, env_params)
             if not hasattr(task, "unflatten"):
                 raise CannotAskError("its task has no unflatten")
-            agent, state = module.make(config, env, env_params), module.init(task, jax.random.key(0))
+            agent, state = module.make(config, env, env_params), first_state(module, task)
             close("the number of parameters of hidden layers of 4 and 6, for 3 and 5", state.mean.size, 81)
             candidate = jnp.asarray(rng.normal(size=81), jnp.float32)
             *hidden, (kernel, bias) = [[np.asarray(x) for x in layer] for layer in task.unflatten(candidate)]
@@ -282,7 +284,7 @@ def generation(module: ModuleType) -> Generation:
         4 * rng.random(10) + 0.1,
         jnp.asarray(rng.normal(size=10), jnp.float32),
     )
-    state = module.init(task, jax.random.key(0))
+    state = first_state(module, task)
     for name, x in (("mean", mean), ("variance", variance), ("env_steps", 1000)):
         state = dataclasses.replace(state, **{name: jnp.asarray(x, part(state, name).dtype)})
     played: list[Any] = []
@@ -293,7 +295,7 @@ def generation(module: ModuleType) -> Generation:
         played.append((candidates, returns))
         return returns, jnp.broadcast_to(number, returns.shape), jnp.broadcast_to(number == 1, returns.shape)
 
-    @jax.jit
+    @compiled
     def watched(state: Any) -> Any:
         return *module.update(task, state, jnp.int32(4)), played
 

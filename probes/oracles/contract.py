@@ -24,6 +24,7 @@ from probes.oracles.base import (
     CannotAskError,
     Unknown,
     close,
+    compiled,
     emitted,
     need,
     oracle,
@@ -32,23 +33,8 @@ from probes.oracles.base import (
 )
 from rlref.contract import ALL, CEM, GRADIENT, PPO
 from rlref.errors import line_of
-from rlref.runs import compiling
 
 UPDATES = 20
-
-
-@functools.cache
-def quickly() -> dict[str, Any] | None:
-    """Compiler options for programs with which little is computed: their compilation takes most of the time."""
-    options = compiling.options(compiling.ONCE)
-    if options is None:
-        return None
-    quicker = options | {"xla_cpu_use_fusion_emitters": False}  # a third of the time
-    try:
-        jax.jit(lambda: 0, compiler_options=quicker)()
-    except jax.errors.JaxRuntimeError:  # an XLA without this option
-        return options
-    return quicker
 
 
 def env_for(params: Any) -> Tabular:
@@ -76,7 +62,6 @@ def programs(module: ModuleType, env: Any = None) -> Any:
         return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
 
     over_seeds = jax.vmap(update, (None, None, 0, None))
-    compiled = partial(jax.jit, compiler_options=quickly())
     return compiled(jax.vmap(init, (None, None, 0))), compiled(over_seeds)
 
 

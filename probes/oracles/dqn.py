@@ -22,7 +22,9 @@ from probes.oracles.base import (
     LIKENESS,
     CannotAskError,
     close,
+    compiled,
     configure,
+    first_state,
     follows_ids,
     need,
     oracle,
@@ -130,13 +132,13 @@ def asked_by_update(module: ModuleType, name: str) -> list[Any]:
         asked.append([x for x in arguments if not isinstance(x, module.Config)])
         return original(*arguments)
 
-    @jax.jit
+    @compiled
     def watched(state: Any) -> Any:  # without what follows: only what is asked for is computed
         module.update(task, 20, state, jnp.int32(3))
         return asked
 
     with mock.patch.object(module, name, spy):
-        found: list[Any] = jax.device_get(watched(module.init(task, jax.random.key(0))))
+        found: list[Any] = jax.device_get(watched(first_state(module, task)))
     if not found:
         raise CannotAskError(f"its update does not call {name}")
     return found
@@ -169,6 +171,7 @@ def exploring_steps(module: ModuleType) -> None:
     DQN,
     "the return, the discount, or the next observation of a sampled transition",
     DEFINITION,
+    also="pack",
     Buffer=BUFFER,
     sample="task buffer index like",
 )
@@ -236,7 +239,7 @@ def bootstrapped_targets(module: ModuleType) -> None:
     rng = np.random.default_rng(0)
     params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0, 0.0]], next=[0])
     task = task_of(module, configure(module, target="double", hidden_sizes=(16,)), Tabular(params), params)
-    online, target = (module.init(task, jax.random.key(seed)).params for seed in range(2))
+    online, target = (first_state(module, task, seed).params for seed in range(2))
     obs, next_obs = jnp.asarray(rng.normal(size=(2, 40, 2)), jnp.float32)
     reward, discount = jnp.asarray(rng.normal(size=(2, 40)), jnp.float32)
     batch = module.Batch(obs, jnp.asarray(rng.integers(3, size=40)), reward, discount, next_obs)
@@ -263,7 +266,7 @@ def td_loss(module: ModuleType) -> None:
     zeros = jnp.zeros(5)
     for kind in (kind for kind in ("squared", "huber") if takes(module, loss=kind)):
         task = task_of(module, configure(module, loss=kind, hidden_sizes=(16, 16)), Tabular(params), params)
-        weights = module.init(task, jax.random.key(0)).params
+        weights = first_state(module, task).params
         q = np.asarray(module.forward(task, weights, obs))[np.arange(5), action]
         error = np.array([0.1, -0.5, 3.0, -2.0, 0.0])
         wanted = 0.5 * error**2 if kind == "squared" else np.array([0.005, 0.125, 2.5, 1.5, 0.0])
@@ -287,7 +290,7 @@ def dueling_heads(module: ModuleType) -> None:
     if not takes(module, dueling=True):
         raise CannotAskError("its make refuses dueling")
     task = task_of(module, configure(module, dueling=True, hidden_sizes=(16,)), Tabular(params), params)
-    weights, obs = module.init(task, jax.random.key(0)).params, jnp.array([[0.3, -0.4], [1.0, 2.0]])
+    weights, obs = first_state(module, task).params, jnp.array([[0.3, -0.4], [1.0, 2.0]])
     before = np.asarray(module.forward(task, weights, obs))
     if "value_head" not in weights["params"] or "head" not in weights["params"]:
         raise CannotAskError("its parameters have no head and value_head")
@@ -312,7 +315,7 @@ def evaluated(module: ModuleType) -> None:
     params = tables(obs=[[0.3, -0.4]], reward=[[0.0, 0.0, 0.0]], next=[0])
     config = configure(module, hidden_sizes=(16,))
     task, agent = task_of(module, config, Tabular(params), params), module.make(config, Tabular(params), params)
-    first, rng = module.init(task, jax.random.key(0)), np.random.default_rng(0)
+    first, rng = first_state(module, task), np.random.default_rng(0)
     part(first, "target_params")
     # Moved, as a head may begin at zero.
     moved = (jax.tree.map(lambda x: x + rng.normal(0, 0.3, x.shape), first.params) for _ in range(2))
@@ -377,9 +380,9 @@ def two_cycles(module: ModuleType) -> Cycles:
                 "buffer_dtype": "same", "learning_starts": 77, "buffer_size": 154, "batch_size": 31,
                 "target_network_frequency": 77, "total_timesteps": 770}  # fmt: skip
     task = task_of(module, configure(module, **settings), Tabular(IDS), IDS)
-    first, collect = module.init(task, jax.random.key(0)), jax.jit(partial(module.collect, task))
+    first, collect = first_state(module, task), compiled(partial(module.collect, task))
     # Parameters of their own: not those of the state, nor of its target network.
-    acting = module.init(task, jax.random.key(7)).params
+    acting = first_state(module, task, 7).params
     state, epsilon, cycles = first, jnp.linspace(0.0, 1.0, 11), []
     for key in jax.random.split(jax.random.key(1), 2):
         keys = jax.random.split(key, 3)
@@ -409,14 +412,14 @@ def optimiser(module: ModuleType) -> None:
             close(what, np.asarray(got) / rate, wanted / rate, 1e-3)
 
 
-@oracle(DQN, "the replay buffer, or the warm-up", Buffer=BUFFER)
+@oracle(DQN, "the replay buffer, or the warm-up", also="init update pack unpack", Buffer=BUFFER)
 def stored_transitions(module: ModuleType) -> None:
     """What the buffer holds after its first round is what the environment did, endings and final observations too."""
     settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 2, "target_network_frequency": 28,
                 "total_timesteps": 112, "buffer_size": 42, "batch_size": 31, "learning_starts": 42, "n_step": 1,
               "buffer_dtype": "same", "hidden_sizes": (16,)}  # fmt: skip
     agent = module.make(configure(module, **settings), Tabular(IDS), IDS)
-    state, update = jax.jit(agent.init)(jax.random.key(0)), jax.jit(agent.update)
+    state, update = compiled(agent.init)(jax.random.key(0)), compiled(agent.update)
     seen = []
     for step in range(4):  # 4 rows at a time: the buffer's 6 are overwritten twice
         before, (state, _) = state, update(state, jnp.int32(step))

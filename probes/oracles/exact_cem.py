@@ -28,13 +28,14 @@ from probes.oracles.base import (
     CannotAskError,
     Lopsided,
     close,
+    compiled,
     emitted,
     need,
     oracle,
     settings_in,
 )
 from probes.oracles.cem import Whole
-from probes.oracles.contract import UPDATES, Trial, quickly
+from probes.oracles.contract import UPDATES, Trial
 from rlref.contract import CEM
 
 POPULATION, ROLLOUTS = 67, 5  # of a Trial
@@ -65,7 +66,6 @@ def programs(module: ModuleType, env: Any) -> Any:
         return new, metrics, [jax.vmap(partial(agent.policy, s))(obs) for s in (state, new)]
 
     over_seeds = jax.vmap(update, (None, None, 0, None, None))
-    compiled = partial(jax.jit, compiler_options=quickly())
     return compiled(jax.vmap(init, (None, None, 0))), compiled(over_seeds)
 
 

@@ -26,6 +26,7 @@ from probes.oracles.base import (
     SEEDS,
     CannotAskError,
     close,
+    compiled,
     emitted,
     need,
     oracle,
@@ -34,7 +35,7 @@ from probes.oracles.base import (
     settings_in,
     vectors,
 )
-from probes.oracles.contract import UPDATES, Trial, quickly
+from probes.oracles.contract import UPDATES, Trial
 from rlref.contract import DQN
 
 # Settings that shape a program, of which few are used: each other choice is compiled anew.
@@ -95,7 +96,6 @@ def value_programs(module: ModuleType) -> tuple[Any, Any]:
 
         return jax.grad(total)(numbers)
 
-    compiled = partial(jax.jit, compiler_options=quickly())
     return compiled(jax.vmap(values, (None, None, 0))), compiled(jax.vmap(gradient, (None, None, 0, 0)))
 
 
@@ -693,7 +693,7 @@ def covered_pixels(module: ModuleType) -> None:
         agent = module.make(trial.config, Tabular(PICTURES), PICTURES)
         return jax.grad(lambda x: agent.value(state, x).sum())(obs)
 
-    slopes = jax.jit(jax.vmap(slope, (0, None)), compiler_options=quickly())(trial.state, jnp.asarray(PICTURES.obs[0]))
+    slopes = compiled(jax.vmap(slope, (0, None)))(trial.state, jnp.asarray(PICTURES.obs[0]))
     seen = (np.asarray(slopes) != 0).any(axis=(0, 3))[:7, :7]  # three windows of 3, 2 apart
     if not seen.any():  # as of a head that begins at 0
         raise CannotAskError("its first values are the same whatever the image")

@@ -24,19 +24,15 @@ from probes.oracles.base import (
     SEEDS,
     CannotAskError,
     close,
+    compiled,
     emitted,
     need,
     oracle,
     settings_in,
 )
-from probes.oracles.contract import Trial, quickly, without_learning
+from probes.oracles.contract import Trial, without_learning
 from rlref.contract import PPO
 from rlref.errors import in_a_line
-
-
-def compiled(f: Any) -> Any:
-    return jax.jit(f, compiler_options=quickly())
-
 
 # Seven steps of one environment. States 7 and 8 are seen as what an ending step led to, and nowhere else. A reward's
 # digit, to the base of three, is the action: the sum of a rollout's rewards tells all of them.

@@ -26,8 +26,10 @@ from probes.oracles.base import (
     Lopsided,
     Plate,
     close,
+    compiled,
     configure,
     emitted,
+    first_state,
     follows_ids,
     oracle,
     part,
@@ -164,7 +166,7 @@ def noise_scale(module: ModuleType) -> None:
     for _ in range(3):  # gradients that are always the same have no noise
         _, state = adam.update(jnp.full(500, 2.0), state)
     close("gradient_noise_scale of equal gradients", module.gradient_noise_scale(state, 11), 0.0, 1e-3)
-    step = jax.jit(lambda g, s: adam.update(g, s)[1])
+    step = compiled(lambda g, s: adam.update(g, s)[1])
     for _ in range(300):
         state = step(jnp.asarray(1 + 0.5 * rng.normal(size=500), jnp.float32), state)
     # The first moment is itself a mean over some (1 + .9) / (1 - .9) = 19 gradients: their noise adds to its square.
@@ -183,7 +185,7 @@ def observations_apart(module: ModuleType) -> None:
     """Policy and value of an observation are the same alone and in a batch; probabilities add up to 1."""
     params = tables(obs=[[0.3, -0.5]], reward=[[0.0] * 5], next=[0])
     task = task_of(module, configure(module, hidden_sizes=(16,)), Tabular(params), params)
-    weights = module.init(task, jax.random.key(0)).params
+    weights = first_state(module, task).params
     weights = jax.tree.map(lambda x: x + 0.3, weights)  # where the policy is not nearly uniform
     obs = jnp.array([[0.3, -0.4], [1.0, 2.0], [-1.0, 0.5]])
     rows_apart(partial(module.forward, task, weights, None), obs)
@@ -228,7 +230,7 @@ def loss_of(module: ModuleType) -> Loss:
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0, 0.0]], next=[0], terminated=True)
     config = configure(module, norm_adv=False, clip_vloss=True, vf_coef=0.5, ent_coef=0.1, clip_coef=0.2)
     task = task_of(module, config, Tabular(params), params)
-    flat, unravel = ravel_pytree(module.init(task, jax.random.key(0)).params)
+    flat, unravel = ravel_pytree(first_state(module, task).params)
     weights = unravel(flat + 0.2 * jnp.asarray(rng.normal(size=len(flat)), jnp.float32))
     obs, action = jnp.asarray(rng.normal(size=(4, 3)), jnp.float32), jnp.array([0, 1, 1, 0])
     policy, value = module.forward(task, weights, None, obs)
@@ -244,8 +246,8 @@ def loss_of(module: ModuleType) -> Loss:
     def entropy(weights: Any) -> Any:
         return module.forward(task, weights, None, obs)[0].entropy().mean()
 
-    value_and_gradient = jax.jit(jax.value_and_grad(total))
-    mean, slope = jax.jit(jax.value_and_grad(entropy))(weights)
+    value_and_gradient = compiled(jax.value_and_grad(total))
+    mean, slope = compiled(jax.value_and_grad(entropy))(weights)
     return Loss(
         lambda *x: value_and_gradient(weights, *x)[0], lambda *x: value_and_gradient(weights, *x)[1], float(mean), slope
     )
@@ -325,7 +327,7 @@ class Learning(NamedTuple):
 
     def learn(self, task: Any, module: ModuleType, epochs: int) -> tuple[Any, dict[str, Any]]:
         """The new state, and what is said of the steps."""
-        state, aux = jax.jit(partial(module.learn, task))(self.state, self.batch, self.indices[:epochs], self.rate)
+        state, aux = compiled(partial(module.learn, task))(self.state, self.batch, self.indices[:epochs], self.rate)
         return state, {name: np.asarray(x).reshape(-1) for name, x in aux.items()}
 
 
@@ -337,7 +339,7 @@ def learning(module: ModuleType) -> Learning:
     config = configure(module, norm_adv=True, clip_vloss=False, max_grad_norm=0.7, adam_eps=0.1, hidden_sizes=(16,),
                        clip_coef=0.2, ent_coef=0.1, vf_coef=0.5, target_kl=None)  # fmt: skip
     task, skipping = (task_of(module, x, Tabular(params), params) for x in (config, config.replace(target_kl=1e-9)))
-    state = module.init(task, jax.random.key(0))
+    state = first_state(module, task)
     flat, unravel = ravel_pytree(state.params)
     flat += 0.5 * jnp.asarray(rng.normal(size=len(flat)), jnp.float32)  # to where the policy is not nearly uniform
     state = dataclasses.replace(state, params=unravel(flat))
@@ -383,7 +385,7 @@ def gradient_steps(module: ModuleType) -> None:
     found = learning(module)
     task, batch, unravel, rate = found.task, found.batch, found.unravel, float(found.rate)
 
-    @jax.jit
+    @compiled
     def at(flat: jax.Array, part: Any) -> Any:
         def objective(flat: jax.Array) -> Any:
             policy, value = module.forward(task, unravel(flat), None, part.obs)
@@ -437,7 +439,7 @@ def means_of_steps(module: ModuleType) -> None:
     """Steps that target_kl left out do not count; the first ratio is that of the first minibatch."""
     params = tables(obs=[[0.3, -0.5, 1.0]], reward=[[0.0] * 5], next=[0], terminated=True)
     task = task_of(module, configure(module, hidden_sizes=(16,)), Tabular(params), params)
-    state, obs, zeros = module.init(task, jax.random.key(0)), jnp.ones((6, 3)), jnp.zeros(6)
+    state, obs, zeros = first_state(module, task), jnp.ones((6, 3)), jnp.zeros(6)
     policy, _ = module.forward(task, state.params, None, obs)
     batch = module.Batch(obs, jnp.zeros(6, jnp.int32), policy, zeros, zeros, zeros, zeros)
     aux = {
@@ -445,7 +447,7 @@ def means_of_steps(module: ModuleType) -> None:
         "ratio_error": jnp.array([[0.25, 1.0], [2.0, 3.0]]),
         "applied": jnp.array([[1.0, 1.0], [0.0, 0.0]]),
     }
-    metrics = jax.jit(partial(module.diagnose, task))(state, batch, batch, aux)
+    metrics = compiled(partial(module.diagnose, task))(state, batch, batch, aux)
     got = emitted(metrics, "loss", "gradient_steps", "first_ratio_error", "kl")
     for name, wanted in (("loss", 2.0), ("gradient_steps", 2.0), ("first_ratio_error", 0.25), ("kl", 0.0)):
         if name in got:
@@ -463,7 +465,7 @@ def transitions(module: ModuleType) -> None:
     """What is kept of two rollouts in a row is what the environment did, with the probabilities it was done with."""
     config = configure(module, num_envs=7, num_steps=11, num_minibatches=7, hidden_sizes=(16,))
     task = task_of(module, config, Tabular(IDS), IDS)
-    state, collect = module.init(task, jax.random.key(0)), jax.jit(partial(module.collect, task))
+    state, collect = first_state(module, task), compiled(partial(module.collect, task))
     first, rollout = collect(state, jax.random.key(1))
     last, more = collect(first, jax.random.key(2))
     kept = jax.device_get(jax.tree.map(lambda *x: jnp.concatenate(x), rollout, more))
@@ -531,8 +533,8 @@ def boxed_transitions(module: ModuleType) -> None:
     """Actions are kept as they were drawn, with their log-probability then; the rewards are those of clipped ones."""
     config = configure(module, num_envs=7, num_steps=11, num_minibatches=7, hidden_sizes=(16,), init_log_std=0.5)
     task = task_of(module, config, Lopsided(BOXED), BOXED)
-    state = module.init(task, jax.random.key(0))
-    _, kept = jax.jit(partial(module.collect, task))(state, jax.random.key(1))
+    state = first_state(module, task)
+    _, kept = compiled(partial(module.collect, task))(state, jax.random.key(1))
     obs = kept.obs.reshape(77, 1)
     policy, _ = module.forward(task, state.params, None, obs)
     if not (hasattr(policy, "mean") and hasattr(policy, "log_std")):
@@ -608,7 +610,7 @@ def batches(module: ModuleType, scaled: bool) -> dict[str, Callable[[], None]]:
     settings |= own if scaled else {name: x for name, x in own.items() if name in settings_in(module)}
     config = configure(module, gamma=gamma, gae_lambda=gae_lambda, learning_rate=0.04, **settings)
     task = task_of(module, config, Tabular(IDS), IDS)
-    state = module.init(task, jax.random.key(0))
+    state = first_state(module, task)
     obs_moments = state.obs_moments if scaled else None
     given, collected = [], []
 
@@ -622,7 +624,7 @@ def batches(module: ModuleType, scaled: bool) -> dict[str, Callable[[], None]]:
         collected.append(originals[1](*arguments, **named))
         return collected[-1]
 
-    @jax.jit
+    @compiled
     def watched(state: Any) -> Any:  # without what follows: only what is handed over is computed
         module.update(task, 20, state, jnp.int32(5))
         if not (given and collected):
@@ -682,14 +684,14 @@ def statistics_seen(module: ModuleType) -> None:
         module.Moments(jnp.arange(4.0), jnp.arange(1.0, 5.0), jnp.float32(before)),
         module.Moments(*jnp.array([2.0, 9.0, before])),
     )
-    state, start = module.init(task, jax.random.key(0)), np.arange(7.0)
+    state, start = first_state(module, task), np.arange(7.0)
     for name in ("obs_moments", "return_moments", "discounted_return"):
         part(state, name)
     state = dataclasses.replace(
         state, obs_moments=earlier[0], return_moments=earlier[1], discounted_return=jnp.asarray(start, jnp.float32)
     )
 
-    @jax.jit
+    @compiled
     def statistics(state: Any) -> Any:  # without the learning, which they do not depend on
         new = module.update(task, 20, state, jnp.int32(0))[0]
         return new.obs_moments, new.return_moments, new.discounted_return

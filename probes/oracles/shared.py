@@ -3,13 +3,12 @@
 import itertools
 from types import ModuleType
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
 from probes.environments import Tabular, tables
-from probes.oracles.base import DEFINITION, LIKENESS, CannotAskError, close, configure, oracle, task_of
+from probes.oracles.base import DEFINITION, LIKENESS, CannotAskError, close, configure, first_state, oracle, task_of
 from rlref.contract import ALL, GRADIENT
 
 
@@ -44,7 +43,7 @@ def convolved_images(module: ModuleType) -> None:
     params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
     windows = ((4, 3, 2), (5, 2, 1))
     config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu")
-    state = module.init(task_of(module, config, Tabular(params), params), jax.random.key(0))
+    state = first_state(module, task_of(module, config, Tabular(params), params))
     layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
     head = "value_head" if "value_head" in layers else "head"
     convolutions = sorted(name for name in layers if "conv" in name)

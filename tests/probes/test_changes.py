@@ -99,3 +99,90 @@ def test_a_file_of_somebody_else_is_too_different():
     said = changes.changes("import jax\n\n\ndef make():\n    return None\n")
     assert said.too_different
     assert "too much to compare" in str(said)
+
+
+USES = """
+class Task:
+    scale: Scale
+
+class Scale: ...
+
+def make(config):
+    task = Task(config)
+    return Agent(init, loss)
+
+def init(task: Task): ...
+
+def loss(task, init):
+    return helper(init)
+
+def helper(x):
+    loss = x
+    return loss
+"""
+
+
+def test_references_are_names_and_annotations_without_what_is_local():
+    assert changes.references(USES) == {
+        "Task": {"Scale"}, "Scale": set(), "make": {"Task", "init", "loss"}, "init": {"Task"}, "loss": {"helper"},
+        "helper": set(),
+    }  # fmt: skip
+    assert changes.reached(changes.references(USES), {"loss"}) == {"loss", "helper"}
+
+
+def asked(path, monkeypatch, **options):
+    """The oracles in the order in which they are asked about a file, each of which passes but for `advantages`."""
+    order = []
+
+    def ask(oracle, module):
+        order.append(oracle.name)
+        why = check.missing(oracle, module)
+        return check.OracleResult(oracle, None if why else "wrong" if oracle.name == "advantages" else "", why)
+
+    monkeypatch.setattr(check, "ask", ask)
+    oracles = [name for name, x in check.ORACLES.items() if "ppo" in x.kinds]
+    report = check.run(str(path), only=oracles, bisect=False, **options)
+    return order, [x.name for x in report.oracles]
+
+
+def test_what_a_change_cannot_have_reached_is_asked_last_and_reported_in_its_place(tmp_path, monkeypatch):
+    changed, same = tmp_path / "changed.py", tmp_path / "same.py"
+    changed.write_text(Path(ppo.__file__).read_text().replace("terminated, 0.0, next_value", "terminated, 1.0, value"))
+    same.write_text(Path(ppo.__file__).read_text())
+    canonical, listed = asked(same, monkeypatch)
+    order, again = asked(changed, monkeypatch)
+    assert canonical == listed == again
+    assert set(order) == set(canonical)
+    late = {"categorical", "gaussian", "policy_loss", "gradient_steps", "transitions", "dormant_units"}
+    first = {"advantages", "learned_batch", "learned_targets", "keys_used_once", "known_losses"}
+    assert max(map(order.index, first)) < min(map(order.index, late))
+    assert asked(changed, monkeypatch, fail_fast=True)[0] == ["advantages"]
+
+
+@pytest.mark.parametrize("old", ["class Network(nn.Module):", "num_outputs = action_space.n if"])
+def test_a_change_of_what_tasks_are_made_of_can_have_reached_everything(tmp_path, monkeypatch, old):
+    path = tmp_path / "changed.py"
+    text = Path(ppo.__file__).read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, f"{old}\n    more = 1\n" if "class" in old else f"num_outputs = {old}"))
+    order, listed = asked(path, monkeypatch)
+    assert order == listed
+
+
+def test_an_oracle_instead_of_others_is_asked_where_one_of_those_asked_last_cannot_answer(tmp_path, monkeypatch):
+    path = tmp_path / "changed.py"
+    text = Path(ppo.__file__).read_text().replace("terminated, 0.0, next_value", "terminated, 1.0, value")
+    path.write_text(text)
+    before, _ = asked(path, monkeypatch)
+    instead = check.ORACLES["exact_policy"]
+    assert instead.name not in before
+    answer = check.ask
+
+    def unable(oracle, module):
+        found = answer(oracle, module)
+        return check.OracleResult(oracle, None, "no") if oracle.name == "policy_loss" else found
+
+    monkeypatch.setattr(check, "ask", unable)
+    oracles = [name for name, x in check.ORACLES.items() if "ppo" in x.kinds]
+    report = check.run(str(path), only=oracles, bisect=False)
+    assert instead.name in [x.name for x in report.oracles]

@@ -5,7 +5,7 @@
     python scripts/mutation_score.py --trained        all bugs, by the trained rungs alone
     python scripts/mutation_score.py --renamed        all bugs, by behaviour alone
     python scripts/mutation_score.py --sample 6 --seed 0      a few, evenly from the agents; nothing is written
-    python scripts/mutation_score.py --sample 60 --jobs 1     how soon the first check fails, what is compiled kept
+    python scripts/mutation_score.py --sample 30 --jobs 1     how soon the first check fails, what is compiled kept
 
 Plants each bug of scripts/mutants.py in a copy of the agent's file and asks `rlref probe COPY --fail-fast`, as its
 owner would: oracles first, then the ladder, up to the first failure. A bug is localised if that check isolates the

@@ -1453,6 +1453,7 @@ MUTANTS = {"ppo": PPO, "dqn": DQN, "cem": CEM}
 METHODS: dict[str, str] = {
     # PPO
     "min for max in the value clip": "a value loss clipped the other way round: its minimum is the same V",
+    "entropy sign": "an entropy penalty, for a policy that is to become deterministic",
     "entropy bonus missing": "PPO without an entropy bonus, as on MuJoCo in Schulman et al. 2017",
     "entropy of the old policy": "PPO without an entropy bonus: of the old policy it is a constant",
     "advantage normalisation removed": "PPO as Schulman et al. 2017 write it, without normalisation",
@@ -1461,6 +1462,7 @@ METHODS: dict[str, str] = {
     "weight of the value loss missing": "PPO with vf_coef 1",
     "half of the value loss missing": "PPO with the mean squared error, as Stable-Baselines3 has it",
     "all epochs in the same order": "PPO that shuffles once in an update, as RSL-RL does",
+    "learning rate never lowered": "PPO at a constant learning rate, as Schulman et al. 2017 on MuJoCo",
     # DQN
     "target aliases online": "Q-learning without a target network (Mnih et al. 2013; PQN, Gallici et al. 2024)",
     "double Q chooses with parameters of the update's start": "Double Q-learning whose choice is of an older network",

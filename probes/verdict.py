@@ -152,7 +152,7 @@ def what_is_found(result: OracleResult | RungResult, report: Report) -> str:
     expected, measured = expected_and_measured(result)
     if result.ok:
         seeds = f", in {int(result.passed.sum())} of {len(result.passed)} seeds" if result.failures else ""
-        return f"It gets there, but more slowly or less exactly: only when trained for longer, in smaller steps{seeds}"
+        return f"It gets there, but more slowly or less exactly: only when trained for longer{seeds}"
     why = cause(report, result)
     return (
         f"{int(result.passed.sum())} of {len(result.passed)} seeds pass; expected {expected}, measured {measured} "

@@ -567,6 +567,67 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
         ),
     ),
     Edit(
+        "two-hot critic",
+        "ppo",
+        "the critic's head gives a distribution over 121 values, finer near 0, that begins uniform and learns by "
+        "cross-entropy with the target, shared by the two values beside it (Hafner et al. 2023, arXiv:2301.04104)",
+        ("VALUES", "loss", "Network", "forward", "logits", "two_hot"),
+        (
+            (
+                "RING = 100  # finished",
+                "VALUES = jnp.sinh(jnp.linspace(-6.5, 6.5, 121))  # that the critic's distribution is over\n"
+                "RING = 100  # finished",
+            ),
+            (
+                'nn.Dense(1, kernel_init=orthogonal(1.0), name="value_head")(critic)[..., 0]',
+                'nn.Dense(VALUES.size, kernel_init=nn.initializers.zeros, name="value_head")(critic)',
+            ),
+            (
+                """    \"\"\"Policy and value at raw observations `[B, ...]`; `options` are flax's.\"\"\"
+    x = features(obs, task.obs_space)
+    x = x if obs_moments is None else normalize(x, obs_moments)
+    return task.network.apply(params, x, task.config.init_log_std, **options)
+""",
+                """    \"\"\"Policy and value at raw observations `[B, ...]`; `options` are flax's.\"\"\"
+    if options:
+        return logits(task, params, obs_moments, obs, **options)
+    policy, x = logits(task, params, obs_moments, obs)
+    p, middle = jax.nn.softmax(x), VALUES.size // 2
+    # In pairs, so that a uniform distribution gives exactly 0.
+    return policy, ((p[..., middle + 1 :] - p[..., :middle][..., ::-1]) * VALUES[middle + 1 :]).sum(axis=-1)
+
+
+def logits(task: Task, params: Any, obs_moments: Moments | None, obs: Array, **options: Any) -> Any:
+    \"\"\"Policy, and the logits `[B, VALUES.size]` of the critic's distribution.\"\"\"
+    x = features(obs, task.obs_space)
+    x = x if obs_moments is None else normalize(x, obs_moments)
+    return task.network.apply(params, x, task.config.init_log_std, **options)
+
+
+def two_hot(x: Array) -> Array:
+    \"\"\"Weights `[B, VALUES.size]` of the two values beside `x` `[B]`, whose mean is `x`.\"\"\"
+    x = jnp.clip(x, VALUES[0], VALUES[-1])
+    above = jnp.clip(jnp.searchsorted(VALUES, x), 1, VALUES.size - 1)
+    share = (x - VALUES[above - 1]) / (VALUES[above] - VALUES[above - 1])
+    one_hot = partial(jax.nn.one_hot, num_classes=VALUES.size)
+    return share[:, None] * one_hot(above) + (1 - share)[:, None] * one_hot(above - 1)
+""",
+            ),
+            (
+                """    policy, value = forward(task, params, obs_moments, batch.obs)
+    log_ratio""",
+                """    policy, x = logits(task, params, obs_moments, batch.obs)
+    log_ratio""",
+            ),
+            (
+                SQUARED,
+                "    value_cross_entropy = -(two_hot(batch.target) * jax.nn.log_softmax(x)).sum(axis=-1).mean()\n",
+            ),
+            (TOTAL, TOTAL.replace("value_loss", "value_cross_entropy")),
+            ('        "value_loss": value_loss,\n', '        "value_cross_entropy": value_cross_entropy,\n'),
+        ),
+    ),
+    Edit(
         "cosine learning rate",
         "ppo",
         "the learning rate falls to 0 along half a cosine (Loshchilov & Hutter 2017, arXiv:1608.03983, no restarts)",
@@ -1921,6 +1982,14 @@ BUGS = [
         "loss",
     ),
     EditedBug(
+        "the shares of the two values swapped",
+        "two-hot critic",
+        "share[:, None] * one_hot(above) + (1 - share)[:, None] * one_hot(above - 1)",
+        "(1 - share)[:, None] * one_hot(above) + share[:, None] * one_hot(above - 1)",
+        "value loss",
+        "two_hot",
+    ),
+    EditedBug(
         "the cosine upside down",
         "cosine learning rate",
         "0.5 * (1 + jnp.cos(",
@@ -1976,6 +2045,14 @@ BUGS = [
         "obs, terminated | truncated",
         "rollout",
         "collect",
+    ),
+    EditedBug(
+        "bootstrap through termination, beside a two-hot critic",
+        "two-hot critic",
+        "gamma * jnp.where(terminated, 0.0, next_value)",
+        "gamma * next_value",
+        "advantages",
+        "gae",
     ),
     EditedBug(
         "log-prob of another sample, beside AdamW",

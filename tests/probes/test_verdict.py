@@ -169,14 +169,33 @@ def test_one_seed_in_twenty_may_fail_what_was_given_time(rung, slow, passed, wor
     )  # fmt: skip
     assert verdict.word(report_of(some)) == word
     if word == "DIFFERS":
-        assert "in smaller steps, in 61 of 64 seeds" in verdict.verdict(report_of(some))
+        assert "only when trained for longer, in 61 of 64 seeds" in verdict.verdict(report_of(some))
         meant = dataclasses.replace(some, meant="no clip")
         assert "each rung on 61 of 64 seeds (a failure rate below 11.7 %" in verdict.verdict(report_of(meant))
 
 
+@pytest.mark.parametrize(
+    ("in_quarter_steps", "tried", "value"),
+    [(1.1, [0.25], 1.1), (0.3, [0.25, 1.0], 0.9), (0.0, [0.25], 0.0), (-0.2, [0.25], -0.2)],
+    ids=["arrived", "on its way", "where it was", "further away"],
+)
+def test_what_is_nearer_but_has_far_to_go_is_trained_in_whole_steps(rung, monkeypatch, in_quarter_steps, tried, value):
+    def at(value):  # the truth is V = 1, and twice the tolerance 0.2
+        outcome = dataclasses.replace(rung.outcome, value=np.full_like(rung.outcome.value, value))
+        return dataclasses.replace(rung, slow=True, outcome=outcome, passed=np.full(2, abs(value - 1) < 0.2))
+
+    asked = []
+    monkeypatch.setattr(check, "trained_longer", lambda _, kind, late, size: asked.append(size) or [answers[size]])
+    answers = {0.25: at(in_quarter_steps), 1.0: at(0.9)}
+    assert check.given_time(ppo, "ppo", [at(0.0)]) == [answers[tried[-1]]]
+    assert asked == tried
+    assert answers[tried[-1]].outcome.value[0, 0] == np.float32(value)
+
+
 @pytest.mark.slow
-def test_more_time_is_given_once(monkeypatch, copy):
-    for name, little in (("updates", 1), ("learning_rate", 2e-3)):
+@pytest.mark.parametrize("learning_rate", [2e-3, 5e-4], ids=["quarter steps", "whole steps"])
+def test_more_time_is_given(monkeypatch, copy, learning_rate):
+    for name, little in (("updates", 1), ("learning_rate", learning_rate)):
         monkeypatch.setitem(check.SETTINGS["ppo"], name, little)
     report = check.run("ppo", only=["constant"], num_seeds=2)
     assert [(x.slow, x.ok) for x in report.rungs] == [(True, True)]

@@ -428,7 +428,8 @@ def test_parameters_survive_the_way_to_layers_and_back():
 # On a GPU, in blocks of steps.
 
 
-@pytest.mark.parametrize("limit", [pytest.param(limit, marks=pytest.mark.slow) for limit in (1, 5, 30)] + [12])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1, 5, 12, 30])
 def test_blocks_of_steps_give_the_same_bits(limit, monkeypatch):  # of 5 steps, if there are more
     def trained():
         return jax.jit(jax.vmap(lambda key: cem.train(config, key, CLOCK, longer)))(keys(2))
@@ -468,6 +469,7 @@ def test_the_program_has_no_branch():
     assert count_conds(jax.make_jaxpr(agent.update)(state, 0)) == 0
 
 
+@pytest.mark.slow
 def test_training_over_devices_has_no_collective():
     # A loop's end that all devices have to agree on would be one, at every step of the environment.
     plan = make_plan(8, 1, 1.0, Silent())
@@ -496,6 +498,7 @@ def test_a_seed_alone_equals_that_seed_among_others():
     np.testing.assert_array_equal(among[1]["return_max"], alone[1]["return_max"])
 
 
+@pytest.mark.slow
 def test_float_settings_are_a_sweep():
     env = toy_envs.Landscape(2)
     params = env.default_params.replace(slope=np.ones(2))

@@ -133,6 +133,7 @@ def line_with(path, text):
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [ppo, dqn, cem], ids=["ppo", "dqn", "cem"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_diagnostic_is_one_line_with_its_name_and_line(agent, wrong, tmp_path):

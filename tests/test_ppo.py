@@ -959,6 +959,7 @@ print(diagnostics["env_steps"].shape, diagnostics["nonfinite"].max())
     assert run.stdout.split("\n")[0] == "(8, 2) 0.0"
 
 
+@pytest.mark.slow
 def test_the_file_alone_trains(tmp_path):
     source = Path(ppo.__file__).read_text()
     assert source.count("= static(500_000)") == 1
@@ -968,6 +969,7 @@ def test_the_file_alone_trains(tmp_path):
     assert len(set(printed["return_mean"])) > 1
 
 
+@pytest.mark.slow
 def test_settings_can_be_vmapped():
     configs = jax.vmap(lambda x: ONE_STEP.replace(learning_rate=x))(jnp.array([0.0, 0.02]))
     train = jax.jit(jax.vmap(lambda config, key: ppo.train(config, key, CLOCK), in_axes=(0, None)))

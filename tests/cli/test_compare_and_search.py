@@ -112,6 +112,7 @@ def test_ablate(capsys):
     assert json.loads(capsys.readouterr().out)["changes"]["ent_coef off"] == {"ent_coef": 0.0}
 
 
+@pytest.mark.slow
 def test_baselines(monkeypatch, capsys):
     def trained(module, config, given, *, num_seeds, folder, **_):
         (name,) = given

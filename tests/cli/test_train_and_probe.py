@@ -127,6 +127,7 @@ def test_without_a_cache_compiling_is_not_said_to_be_kept():
         jax.config.update("jax_enable_compilation_cache", True)
 
 
+@pytest.mark.slow
 def test_dqn_shows_progress_and_a_summary(capsys):
     assert main(["train", "dqn", "--env-id", "counting_env:with_params", *SMALL_DQN]) == 0
     captured = capsys.readouterr()
@@ -135,6 +136,7 @@ def test_dqn_shows_progress_and_a_summary(capsys):
         assert word in captured.out
 
 
+@pytest.mark.slow
 def test_cem_trains_as_many_generations_as_environment_steps_allow(capsys):
     # Episodes of 5 steps: a generation takes 6 x 2 x 5 = 60.
     arguments = (
@@ -296,6 +298,7 @@ def test_probe_knows_dqn(capsys):
     assert out.splitlines()[-1].startswith("RIGHT: dqn answers every check right, each rung on 3 of 3 seeds")
 
 
+@pytest.mark.slow
 def test_probe_exits_with_1_and_says_what_is_wrong_as_json(capsys, tmp_path):
     source = Path(ppo.__file__).read_text().replace("delta = reward + gamma *", "delta = reward +")
     (tmp_path / "no_gamma.py").write_text(source)

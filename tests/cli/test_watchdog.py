@@ -40,6 +40,7 @@ def test_a_loop_without_an_end_is_cut_and_told_in_one_line(tmp_path):
     assert "Likely cause: a loop that never ends." in line
 
 
+@pytest.mark.slow
 def test_a_file_that_never_loads_is_cut_as_json(tmp_path):
     done = probe(tmp_path, "while True: pass\n", "--time-limit", "4", "--json")
     report = json.loads(done.stdout)

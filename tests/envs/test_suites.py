@@ -115,6 +115,7 @@ def test_a_limit_is_set_and_left_out_by_its_parameter():
     assert final[..., 1].max() == 20
 
 
+@pytest.mark.slow
 def test_scalars_of_info_are_averaged_over_the_episodes_that_ended():
     config = SMALL["ppo"].replace(num_steps=32, total_timesteps=4 * 96)
     run = rlref.train("ppo", config, num_seeds=2, env=Toy())

@@ -59,6 +59,7 @@ def test_only_probes_of_one_step_that_terminates_do_without_gamma():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_agent_without_any_setting_that_all_probes_set_is_trained_where_the_answer_is_known(tmp_path):
     path = without(tmp_path, ppo, "gamma total_timesteps learning_rate")
     report = check.run(path, only=["constant", "discount", "large_rewards"], num_seeds=1)

@@ -73,6 +73,7 @@ def batched(tmp_path):
     return str(tmp_path / "batched.py")
 
 
+@pytest.mark.slow
 def test_an_agent_of_such_an_initialiser_is_probed_and_told(tmp_path):
     report = check.run(batched(tmp_path), only=["constant"], num_seeds=2)
     assert report.ok

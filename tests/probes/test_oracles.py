@@ -288,6 +288,7 @@ def test_agents_pass_every_oracle_that_stands_in_for_others(kind):
     assert [(c.oracle.name, c.fault, c.why) for c in report.oracles] == [(name, "", "") for name in rest]
 
 
+@pytest.mark.slow
 def test_what_functions_of_the_file_say_is_not_asked_again_but_where_make_does_not_use_them(tmp_path):
     names = ["actions", "whole_actions"]
     assert [(c.oracle.name, c.fault) for c in check.run("cem", only=names).oracles] == [("actions", "")]
@@ -372,6 +373,7 @@ def test_a_parameter_that_stays_fails(tmp_path):
     assert "critic_0" in report.failures[0].fault
 
 
+@pytest.mark.slow
 def test_seeds_that_share_something_fail(tmp_path):
     path = planted(
         tmp_path, "key, key_env, key_net = jax.random.split(key, 3)", "key = key_env = key_net = jax.random.key(0)"
@@ -405,6 +407,7 @@ def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
     assert verdict.verdict(report).endswith("answers every check right; 1 not checked; the others were not asked for.")
 
 
+@pytest.mark.slow
 def test_fields_under_another_name_are_reported_as_not_checked(tmp_path):
     path = tmp_path / "renamed.py"
     path.write_text(re.sub(r"\bfinal_obs\b", "led_to", SOURCE))
@@ -430,6 +433,7 @@ learning = learn
     assert check.run(str(path), only=["learned_batch"]).oracles[0].why == "its update does not call collect and learn"
 
 
+@pytest.mark.slow
 def test_metrics_and_settings_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
     path = tmp_path / "renamed.py"
     path.write_text(SOURCE.replace("first_ratio_error", "r").replace('"kl"', '"k"').replace("approx_kl", "a"))

@@ -424,6 +424,7 @@ def test_agents_pass_every_rung_on_every_seed_and_fail_untrained(agent, num_seed
         assert untrained.passed.sum() <= max(1, num_seeds // 32), rung.probe.name
 
 
+@pytest.mark.slow
 def test_the_program_that_trains_is_sharded_and_seeds_keep_their_meaning(climbed):
     again = check.train_group(ppo, "ppo", [LADDER["bandit"]], range(1, 4))[0]
     bandit = next(r for r in climbed("ppo", 4).rungs if r.probe.name == "bandit")

@@ -46,6 +46,7 @@ def answering(values):
     return train
 
 
+@pytest.mark.slow
 def test_the_numpy_agent_passes(capsys):
     only = ["--only", "discount", "--only", "truncation_pair", "--only", "context_bandit"]
     assert main("--gymnasium", "numpy_agent:train", *only) == 0

@@ -99,6 +99,7 @@ def test_what_is_found_by_the_time_is_given(monkeypatch):
     assert {*sizes} >= {0, 4, 2}
 
 
+@pytest.mark.slow
 def test_what_a_quicker_check_finds_is_tried_first():
     text, asked = edited(*EDITS), []
 

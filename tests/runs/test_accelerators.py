@@ -50,7 +50,7 @@ def faults(text):
     return calls | collectives | set(re.findall(r"\b(f64|infeed|outfeed)\b", re.sub(r"x(?=f64)", " ", text)))
 
 
-@pytest.mark.parametrize("name", [x if "-" not in x else pytest.param(x, marks=pytest.mark.slow) for x in CONFIGS])
+@pytest.mark.parametrize("name", [x if x == "ppo" else pytest.param(x, marks=pytest.mark.slow) for x in CONFIGS])
 def test_programs_lower_for_accelerators_with_nothing_that_waits_or_is_missing_there(name):
     module, config = CONFIGS[name]
     programs = programs_of(module, config, eval_every=1)
@@ -82,6 +82,7 @@ def test_a_planted_decomposition_is_found():
     assert any(re.search("Svd|Eigh|gesvd|syevd", x) for x in faults(program))
 
 
+@pytest.mark.slow
 def test_a_planted_mean_over_devices_is_found():
     # Only in an evaluation: an update is traced without knowing of devices, so that one in there is an error at once.
     mean = changed(lambda x: jax.lax.pmean(x, "seed"), of_policy=True)
@@ -170,6 +171,7 @@ def test_a_cpu_that_runs_out_of_memory_says_so():
         compile_to_fit(types.SimpleNamespace(num_rows=8), plan_for(8, math.inf), Silent(), compile)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_while_it_was_compiled_may_train_in_smaller_groups(tmp_path, monkeypatch):
     def stopped(job, plan, display):
         raise KeyboardInterrupt
@@ -197,6 +199,7 @@ def test_another_error_of_the_compiler_is_not_one_of_memory():
         compile_to_fit(types.SimpleNamespace(num_rows=8), plan_for(8, 1e10), Silent(), compile)
 
 
+@pytest.mark.slow
 def test_a_run_whose_groups_were_made_smaller_says_so_in_its_folder(tmp_path, monkeypatch):
     config = ppo.Config(num_steps=8, total_timesteps=128)
     asked = []

@@ -146,6 +146,7 @@ def test_metrics_after_the_checkpoint_come_again(run, whole):
     assert len(starts) == len(set(starts))
 
 
+@pytest.mark.slow
 def test_the_folder_tells_of_the_resume(run):
     resume(run, command=["rlref", "train", "--resume", "x"])
     (resumed,) = files.read_json(run / "environment.json")["resumed"]

@@ -127,6 +127,7 @@ def test_what_is_said_and_warned_of_is_text(capsys):
     assert capsys.readouterr().out == "rows 0 to 3\nwarning: the disk is full\n"
 
 
+@pytest.mark.slow
 def test_a_training_shows_itself_in_a_notebook_alone(monkeypatch, capsys):
     shown = put_shell(ZMQInteractiveShell(), monkeypatch)
     config = ppo.Config(total_timesteps=3 * 8, num_envs=2, num_steps=4, num_minibatches=1, hidden_sizes=(4,))

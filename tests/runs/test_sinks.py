@@ -430,6 +430,7 @@ def test_the_example_of_weights_and_biases_works(whole, collected, monkeypatch):
         assert one.finished
 
 
+@pytest.mark.slow
 def test_time_is_booked_where_it_goes(tmp_path, monkeypatch):
     class Slow(Collect):
         def write(self, update, values):

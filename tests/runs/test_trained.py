@@ -134,6 +134,7 @@ def test_environment_parameters_come_from_the_folder(ppo_run, tmp_path):
     assert set(one.play(0, 8, 0)["greedy"][0]) <= {0, 3, 6, 9, 12, 15}
 
 
+@pytest.mark.slow
 def test_commands(ppo_run, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = str(ppo_run.path)

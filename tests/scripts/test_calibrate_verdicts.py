@@ -41,6 +41,7 @@ def judged():
         yield said, *calibrate.judge(1)
 
 
+@pytest.mark.slow
 def test_a_bug_that_leaves_the_program_as_it_was_is_left_out(judged):
     said, _, tables = judged
     assert said[2] == "takes no effect"

@@ -57,7 +57,8 @@ def trained(module, settings):
     return jax.device_get(run(jax.random.key(0)))
 
 
-@pytest.mark.parametrize("agent", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo", "dqn")), "cem"])
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", AGENTS)
 def test_an_agent_under_other_names_trains_bit_for_bit_as_it_did(agent):
     for settings in (SETTINGS[agent], SETTINGS[agent] | ALL_PARTS[agent]):
         (state, metrics), (other_state, found) = (trained(x, settings) for x in (AGENTS[agent], other(agent)))
@@ -86,12 +87,15 @@ def test_nothing_is_left_that_an_oracle_knows_by_its_name(agent):
         assert check.ask(ORACLES["target_network"], module).why == "its state has no target_params"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "names"),
-    [pytest.param("ppo", ("known_targets", "obs_value"), marks=pytest.mark.slow),
-     pytest.param("dqn", ("known_q_metrics", "obs_value"), marks=pytest.mark.slow),
-     ("cem", ("fresh_rollouts", "bandit"))],
-)  # fmt: skip
+    [
+        ("ppo", ("known_targets", "obs_value")),
+        ("dqn", ("known_q_metrics", "obs_value")),
+        ("cem", ("fresh_rollouts", "bandit")),
+    ],
+)
 def test_an_agent_under_other_names_passes_checks_over_the_contract(agent, names):
     report = check.run(other(agent), only=names, num_seeds=4)
     assert report.ok, check.verdict(report)

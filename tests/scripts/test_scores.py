@@ -105,7 +105,12 @@ def test_a_check_that_could_find_nothing_is_refused(once, tmp_path, capsys):
 def test_names_stand_for_benchmarks():
     assert scores.chosen(["Pendulum-v1"]) == ["ppo/Pendulum-v1", "cem/Pendulum-v1"]
     assert len(scores.chosen(["minatar"])) == 15
-    assert scores.chosen([]) == list(scores.BENCHMARKS)
+    assert scores.chosen(["playground"]) == ["ppo/playground:CartpoleBalance", "ppo/playground:CartpoleSwingup"]
+
+
+def test_without_names_suites_that_are_not_installed_are_left_out(monkeypatch):
+    monkeypatch.setattr(scores.importlib.util, "find_spec", lambda package: None if package == "navix" else True)
+    assert {*scores.BENCHMARKS} - {*scores.chosen([])} == {f"ppo/{x}" for x in scores.OTHER_SUITES["navix"]}
 
 
 def test_targets_are_judged_by_what_they_are_of():

@@ -33,6 +33,7 @@ def kept(tmp_path_factory):
     return folder, train(folder)
 
 
+@pytest.mark.slow
 def test_each_variant_is_a_run_with_its_own_settings(kept):
     _, trained = kept
     assert list(trained) == list(VARIANTS)
@@ -62,6 +63,7 @@ def test_those_of_one_program_share_a_run(kept):
     assert [trained[label].setting for label in VARIANTS] == [0, 1, 2, None]
 
 
+@pytest.mark.slow
 def test_a_variant_is_what_it_would_be_alone(kept):
     alone = rlref.train("ppo", BASE.replace(learning_rate=1e-2), num_seeds=2, seed=5, env=counting_env.Counting())
     for name, x in alone.metrics.items():

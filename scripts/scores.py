@@ -1,14 +1,14 @@
 """Scores over many seeds: `python scripts/scores.py [NAME ...]`; against those committed: `... --check [NAME ...]`.
 
-A name is an agent ("dqn"), an environment ("Acrobot-v1"), a suite ("classic", "minatar", "bsuite") or one benchmark
-("dqn/Acrobot-v1"); without one, all. Settings are those of rlref/tuned.py, so a row is what `rlref train AGENT --env-id
-ENV --num-seeds S` gives. A seed's score is its `return_mean` at the last update: the mean return of its last 100
-training episodes, as the policy explores, unscaled reward; of CEM it is `mean_policy_return`, that of the Gaussian's
-mean on fresh keys.
+A name is an agent ("dqn"), an environment ("Acrobot-v1"), a suite ("classic", "minatar", "bsuite", "brax", ...) or one
+benchmark ("dqn/Acrobot-v1"); without one, all whose suite is installed. Settings are those of rlref/tuned.py, so a row
+is what `rlref train AGENT --env-id ENV --num-seeds S` gives. A seed's score is its `return_mean` at the last update:
+the mean return of its last 100 training episodes, as the policy explores, unscaled reward; of CEM it is
+`mean_policy_return`, that of the Gaussian's mean on fresh keys.
 
 Every benchmark is a run's folder under --run-dir. Stopped or killed, the same command goes on where it was, and what is
 finished is only read; several processes may work at different benchmarks. All of it takes many hours on two cores.
-Writes scores.json, the table in scores.md and the picture scores.png to --out.
+Writes scores.json, the tables in scores.md and the pictures scores.png and scores_suites.png to --out.
 
 With --check results stay as they are: the benchmarks named are trained again on other seeds, in a new folder, and their
 scores must not be lower than those in scores.json, by a one-sided Mann-Whitney test at 1 %, with Holm's correction.
@@ -18,10 +18,12 @@ Exit code 1 if any is. An undefined score counts as the lowest.
 import argparse
 import datetime
 import fcntl
+import importlib.util
+import itertools
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from scipy.stats import mannwhitneyu
 from rlref import stats, tuned
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal, exit_code
+from rlref.envs.suites import SUITES as SUITE_PACKAGES
 from rlref.errors import Stopped, UsageError
 from rlref.reports import reference
 from rlref.runs import files
@@ -49,7 +52,15 @@ SUITES = {
         for task in ("Catch", "DeepSea", "DiscountingChain", "MemoryChain", "SimpleBandit", "UmbrellaChain")
     ),
 }
-NUM_SEEDS = {"classic": 32, "minatar": 8, "bsuite": 32}
+OTHER_SUITES = {  # of rlref/envs/suites: for PPO, where the suite is installed
+    "brax": ("brax:inverted_pendulum", "brax:halfcheetah"),
+    "playground": ("playground:CartpoleBalance", "playground:CartpoleSwingup"),
+    "navix": ("navix:Navix-Empty-8x8-v0", "navix:Navix-DoorKey-6x6-v0"),
+    "jumanji": ("jumanji:Snake-v1",),
+    "pgx": ("pgx:minatar-breakout",),
+    "craftax": ("craftax:Craftax-Classic-Symbolic-v1",),
+}
+NUM_SEEDS = {"classic": 32, "minatar": 8, "bsuite": 32, **dict.fromkeys(OTHER_SUITES, 8)}
 AGENTS = ("ppo", "dqn", "cem")
 CONTINUOUS = ("MountainCarContinuous-v0", "Pendulum-v1")  # nothing for DQN
 BENCHMARKS = {
@@ -58,7 +69,7 @@ BENCHMARKS = {
     for env_id in env_ids
     for agent in AGENTS
     if not (agent == "dqn" and env_id in CONTINUOUS)
-}
+} | {f"ppo/{env_id}": suite for suite, env_ids in OTHER_SUITES.items() for env_id in env_ids}
 TARGETS = {  # of the IQM
     "ppo/CartPole-v1": 500.0,
     "ppo/Acrobot-v1": -80.0,
@@ -166,7 +177,7 @@ def cells(name: str, r: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def table(results: dict[str, Any], suites: Sequence[str]) -> str:
+def table(results: dict[str, Any], suites: Collection[str]) -> str:
     """A line per benchmark, those of an environment together, and the command that gives it."""
     columns = (
         "environment", "agent", "IQM [95 % interval]", "worst seed", "best", "random", "target", "published elsewhere",
@@ -183,19 +194,21 @@ def report(results: dict[str, Any]) -> str:
     parts = [table(results, ("classic", "minatar"))]
     if any(BENCHMARKS[name] == "bsuite" for name in results):
         parts.append(f"<details><summary>bsuite</summary>\n\n{table(results, ('bsuite',))}\n\n</details>")
+    if others := {x for x in OTHER_SUITES if any(BENCHMARKS[name] == x for name in results)}:
+        parts.append("Environments of [other suites](../../rlref/envs/suites/README.md), which are extras:")
+        parts.append(f"![Return over environment steps, every seed](scores_suites.png)\n\n{table(results, others)}")
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"
 
 
-def figure(results: dict[str, Any], path: Path) -> None:
-    """Learning curves, a panel per environment: every seed thin, the IQM over seeds thick, a colour per agent."""
+def figure(results: dict[str, Any], shown: Iterable[str], path: Path) -> None:
+    """Learning curves, a panel per environment that is `shown`: each seed thin, their IQM thick, a colour per agent."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    shown = [*SUITES["classic"], *SUITES["minatar"]]
     env_ids = [env_id for env_id in shown if any(name.endswith(f"/{env_id}") for name in results)]
     if not env_ids:
         return
@@ -264,7 +277,7 @@ def read(path: Path) -> dict[str, Any]:
     """The results so far. Raises UsageError if the file is damaged."""
     try:
         results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        table(results, tuple(SUITES))
+        table(results, (*SUITES, *OTHER_SUITES))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}; restore it, or delete it") from error
     return results
@@ -281,7 +294,8 @@ def write(out: Path, name: str, row: dict[str, Any]) -> None:
         text = json.dumps(json.loads(files.json_text(results))) + "\n"
         files.write(path, lambda file: file.write(text.encode()))
         page.put(out / "scores.md", "scores", report(results))
-        figure(results, out / "scores.png")
+        figure(results, [*SUITES["classic"], *SUITES["minatar"]], out / "scores.png")
+        figure(results, itertools.chain(*OTHER_SUITES.values()), out / "scores_suites.png")
     finally:
         os.close(lock)
 
@@ -292,9 +306,15 @@ def chosen(given: Sequence[str]) -> list[str]:
     for word in given:
         found[word] = {n for n, suite in BENCHMARKS.items() if word in (n, suite, *n.split("/"))}
         if not found[word]:
-            words = [*AGENTS, *SUITES]
+            words = [*AGENTS, *SUITES, *OTHER_SUITES]
             raise UsageError(f"there is no benchmark {word}; there are {', '.join([*words, *BENCHMARKS])}")
-    return [name for name in BENCHMARKS if not given or any(name in x for x in found.values())]
+    return [name for name in BENCHMARKS if (any(name in x for x in found.values()) if given else installed(name))]
+
+
+def installed(name: str) -> bool:
+    """Whether what a benchmark's environment comes from is there."""
+    suite = SUITE_PACKAGES.get(BENCHMARKS[name])
+    return suite is None or importlib.util.find_spec(suite.package) is not None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -322,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             row = row_of(name, trained(name, folder, options.num_seeds))
             write(out, name, row)
-            print(table({name: row}, tuple(SUITES)).splitlines()[-1], flush=True)
+            print(table({name: row}, [BENCHMARKS[name]]).splitlines()[-1], flush=True)
     except UsageError as error:
         parser.error(str(error))
     except (Stopped, KeyboardInterrupt) as stopped:

@@ -79,6 +79,7 @@ def test_without_extra_variance_the_search_stops_on_its_way():
     assert spread[0, 0] < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("extra_variance", "reached"), [(0.0, 2.63), (0.01, 5.0)])
 def test_with_extra_variance_it_reaches_an_optimum_5_standard_deviations_away(extra_variance, reached):
     config = LARGE.replace(num_generations=30, population_size=1000, elite_fraction=0.2, extra_variance=extra_variance)

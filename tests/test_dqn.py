@@ -1093,6 +1093,7 @@ def test_a_time_limit_is_not_the_end_of_the_value(settings):
     assert diagnostics["env_steps"][-1] == 30 * 400
 
 
+@pytest.mark.slow
 def test_settings_can_be_vmapped_and_each_has_an_effect():
     base = {"learning_rate": 0.01, "gamma": 0.9, "start_e": 0.9, "end_e": 0.1, "exploration_fraction": 0.3}
     base |= {"tau": 1.0, "adam_eps": 1e-8}

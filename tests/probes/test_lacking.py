@@ -68,6 +68,7 @@ def test_an_agent_without_any_setting_that_all_probes_set_is_trained_where_the_a
     assert large.why == "its Config lacks learning_rate, which the probe has to set"
 
 
+@pytest.mark.slow
 def test_generations_are_as_many_as_the_probe_needs(tmp_path):
     path = without(tmp_path, cem, "num_generations")
     assert check.run(path, only=["bandit"], num_seeds=2).rungs[0].ok

@@ -356,6 +356,7 @@ def test_an_agent_without_a_setting_is_not_asked_about_it(tmp_path):
     assert (asked.fault, asked.why) == (None, "its Config lacks loss")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "name"), [(ppo, "every_pixel"), (dqn, "covered_pixels")])
 def test_a_head_that_begins_at_zero_is_not_blind_to_pixels(agent, name, tmp_path):
     source = Path(agent.__file__).read_text().replace("kernel_init=orthogonal(1.0), ", "")
@@ -417,6 +418,7 @@ def test_fields_under_another_name_are_reported_as_not_checked(tmp_path):
     assert "has no attribute 'final_obs'" in report.oracles[0].why
 
 
+@pytest.mark.slow
 def test_an_update_that_calls_other_functions_is_reported_as_not_checked(tmp_path):
     path = tmp_path / "inlined.py"
     path.write_text(

@@ -24,6 +24,7 @@ def main(*arguments):
 def _beside(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(HERE), *sys.path])
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # other tests have one, too
     yield
     sys.modules.pop("mine", None)
 

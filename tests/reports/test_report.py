@@ -477,6 +477,7 @@ def with_policy(module, **settings):
     return run
 
 
+@pytest.mark.slow
 def test_maps_show_where_the_policy_goes_and_its_values(tmp_path):
     run = with_policy(ppo)
     obs, value, name = played(run.trained, 0, 4)

@@ -50,7 +50,8 @@ def faults(text):
     return calls | collectives | set(re.findall(r"\b(f64|infeed|outfeed)\b", re.sub(r"x(?=f64)", " ", text)))
 
 
-@pytest.mark.parametrize("name", [x if x == "ppo" else pytest.param(x, marks=pytest.mark.slow) for x in CONFIGS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
 def test_programs_lower_for_accelerators_with_nothing_that_waits_or_is_missing_there(name):
     module, config = CONFIGS[name]
     programs = programs_of(module, config, eval_every=1)

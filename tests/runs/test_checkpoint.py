@@ -154,6 +154,7 @@ def test_the_folder_tells_of_the_resume(run):
     assert resumed["versions"]["jax"] == jax.__version__
 
 
+@pytest.mark.slow
 def test_a_run_without_checkpoints_begins_again(run, whole):
     shutil.rmtree(run / "checkpoints")
     with pytest.warns(UserWarning, match="begins again"):
@@ -161,6 +162,7 @@ def test_a_run_without_checkpoints_begins_again(run, whole):
     assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_its_first_update_can_be_resumed(run, whole):
     for name in ("checkpoints", "metrics"):
         shutil.rmtree(run / name)

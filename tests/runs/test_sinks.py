@@ -127,6 +127,7 @@ def rewound(whole, tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_files_hold_what_the_run_has(whole):
     assert np.isnan(whole.metrics["eval_return_greedy"]).any()
     assert_files_same(whole)

@@ -94,14 +94,19 @@ def test_observations_that_fit_are_accepted():
     agent_of(dqn, dqn.Config(env_id="Breakout-MinAtar", buffer_dtype="bool"), env, params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("buffer_dtype", "bad", "told"),
-    [("bool", 0.5, True), ("uint8", 255.0, False), *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in [("bool", np.nan, True), ("uint8", 256.0, True), ("uint8", -1.0, True), ("uint8", 0.1, True),
-                     ("same", np.nan, False)]
-    )],
-)  # fmt: skip
+    [
+        ("bool", 0.5, True),
+        ("uint8", 255.0, False),
+        ("bool", np.nan, True),
+        ("uint8", 256.0, True),
+        ("uint8", -1.0, True),
+        ("uint8", 0.1, True),
+        ("same", np.nan, False),
+    ],
+)
 def test_what_stops_to_fit_after_2000_steps_shows_through_jit(buffer_dtype, bad, told):
     train = jax.jit(lambda key: dqn.train(dqn.Config(**SMALL, buffer_dtype=buffer_dtype), key, TurnsBad(bad)))
     share = np.asarray(train(jax.random.key(0))[1]["unstorable_fraction"])  # [30], of updates of 100 steps each

@@ -210,6 +210,7 @@ def test_gif_is_written(tmp_path):
         one.draw(0, 0, tmp_path / "catch.gif")
 
 
+@pytest.mark.slow
 def test_reproduce_finds_the_same(ppo_run):
     report = reproduce(ppo_run.path)
     assert report.difference is None

@@ -367,6 +367,7 @@ def test_double_precision_is_refused():
         jax.config.update("jax_enable_x64", False)
 
 
+@pytest.mark.slow
 def test_whole_numbers_stay_whole_in_the_record():
     run = train(SMALL.replace(num_envs=np.int64(3)), num_seeds=1)
     assert ppo.Config(**run.config | {"hidden_sizes": (8,), "conv_layers": SMALL.conv_layers}).num_envs == 3

@@ -48,6 +48,7 @@ def test_a_bug_that_leaves_the_program_as_it_was_is_left_out(judged):
     assert "1 of the catalogue's bugs take effect" in tables
 
 
+@pytest.mark.slow
 def test_what_is_found_is_counted_seed_by_seed(judged):
     _, data, tables = judged
     assert "Healthy: 2 seeds of 1 trainings" in tables

@@ -101,7 +101,8 @@ def test_table_in_the_document_is_what_is_computed():
     assert components.table() in (ROOT / "rlref" / "agents.md").read_text()
 
 
-@pytest.mark.parametrize("agent", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo", "dqn")), "cem"])
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", components.AGENTS)
 def test_every_component_runs_in_an_empty_file(agent, tmp_path):
     names = [one.name for one in components.components(agent)]
     assert set(names) == set(CALLS[agent])

@@ -56,6 +56,7 @@ def test_what_is_the_same_is_trained_once():
     assert trained["same"].batched == []
 
 
+@pytest.mark.slow
 def test_those_of_one_program_share_a_run(kept):
     folder, trained = kept
     assert sorted(path.name for path in folder.iterdir()) == ["000", "001", "variants.json"]
@@ -71,6 +72,7 @@ def test_a_variant_is_what_it_would_be_alone(kept):
             np.testing.assert_allclose(kept[1]["fast"].metrics[name], x, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_its_policy_is_that_of_its_setting(kept):
     fast = kept[1]["fast"]
     row = fast.trained.row(6, 1)
@@ -79,6 +81,7 @@ def test_its_policy_is_that_of_its_setting(kept):
     assert fast.policy(6)(obs) == fast.trained.policy(row)(obs)
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_loaded(kept, monkeypatch):
     folder, trained = kept
 

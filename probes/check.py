@@ -156,7 +156,12 @@ class RungResult:
     @property
     def worst(self) -> int:
         """The row of the seed that is furthest off."""
-        return int(np.argmax([error(self.probe, self.kind, *row) for row in self.rows()]))
+        return int(np.argmax(self.errors))
+
+    @property
+    def errors(self) -> np.ndarray:
+        """`[S]` how far each seed is from the truth, in tolerances."""
+        return np.array([error(self.probe, self.kind, *row) for row in self.rows()])
 
     def rows(self) -> Iterable[tuple[Case, Answer]]:
         """Each seed's case, and what its agent answers."""
@@ -291,8 +296,7 @@ def judge(
 ) -> RungResult:
     """Compare every seed's outcome with its truth: it passes within so many tolerances."""
     result = RungResult(probe, kind, cases, outcome, untrained, np.zeros(len(cases), bool), seeds)
-    passed = [error(probe, kind, case, answer) <= within for case, answer in result.rows()]
-    return dataclasses.replace(result, passed=np.array(passed))
+    return dataclasses.replace(result, passed=result.errors <= within)
 
 
 def settings_of(probe: Probe, kind: str, module: ModuleType) -> dict[str, Any]:
@@ -454,7 +458,7 @@ def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> lis
     return [*found.values()]
 
 
-def trained_longer(module: ModuleType, kind: str, late: Sequence[RungResult], learning_rate: float) -> list[RungResult]:
+def trained_longer(module: ModuleType, kind: str, late: Sequence[RungResult], share: float) -> list[RungResult]:
     """Probes trained for longer, at this share of their learning rate."""
     by_name, fields = {x.name: x.probe for x in late}, settings_in(module)
     patient = []
@@ -466,7 +470,7 @@ def trained_longer(module: ModuleType, kind: str, late: Sequence[RungResult], le
         elif kind == "ppo" and "update_epochs" not in fields:  # a gradient step or so where rlref's makes 28
             more = {"updates": 20 * own["updates"]}
         else:
-            more = {"updates": 8 * own["updates"], "learning_rate": own["learning_rate"] * learning_rate}
+            more = {"updates": 8 * own["updates"], "learning_rate": own["learning_rate"] * share}
         settings = {**one.settings, kind: {**one.settings.get(kind, {}), **more}}
         patient.append(dataclasses.replace(one, settings=settings))
     groups, _ = groups_of(patient, kind, module)
@@ -476,8 +480,7 @@ def trained_longer(module: ModuleType, kind: str, late: Sequence[RungResult], le
 
 def is_nearer(after: RungResult, before: RungResult) -> bool:
     """Whether three seeds in four are nearer to the truth than they were."""
-    errors = np.array([[error(x.probe, x.kind, *row) for row in x.rows()] for x in (after, before)])
-    return bool(np.mean(errors[0] < errors[1]) >= 0.75)
+    return bool(np.mean(after.errors < before.errors) >= 0.75)
 
 
 def astray(late: RungResult) -> bool:
@@ -487,9 +490,8 @@ def astray(late: RungResult) -> bool:
     """
     if late.is_likeness:
         return False
-    ended = [error(late.probe, late.kind, *row) for row in late.rows()]
-    began = [error(late.probe, late.kind, *row) for row in dataclasses.replace(late, outcome=late.untrained).rows()]
-    return bool(np.mean(np.array(ended) > np.maximum(ASTRAY * np.array(began), 4)) >= 0.75)
+    began = dataclasses.replace(late, outcome=late.untrained).errors
+    return bool(np.mean(late.errors > np.maximum(ASTRAY * began, 4)) >= 0.75)
 
 
 def is_wrong(asked: OracleResult) -> bool:

@@ -18,7 +18,6 @@ Exit code 1 if any is. An undefined score counts as the lowest.
 import argparse
 import datetime
 import fcntl
-import importlib.util
 import itertools
 import json
 import os
@@ -34,7 +33,7 @@ from scipy.stats import mannwhitneyu
 from rlref import stats, tuned
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal, exit_code
-from rlref.envs.suites import SUITES as SUITE_PACKAGES
+from rlref.envs.suites import is_installed
 from rlref.errors import Stopped, UsageError
 from rlref.reports import reference
 from rlref.runs import files
@@ -313,8 +312,8 @@ def chosen(given: Sequence[str]) -> list[str]:
 
 def installed(name: str) -> bool:
     """Whether what a benchmark's environment comes from is there."""
-    suite = SUITE_PACKAGES.get(BENCHMARKS[name])
-    return suite is None or importlib.util.find_spec(suite.package) is not None
+    suite = BENCHMARKS[name]
+    return suite not in OTHER_SUITES or is_installed(suite)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,7 +14,6 @@ alone while it runs.
 
 import argparse
 import importlib.metadata
-import importlib.util
 import json
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 import page
 from packaging.requirements import Requirement
 
-from rlref.envs.suites import SUITES
+from rlref.envs.suites import SUITES, is_installed
 from rlref.errors import UsageError
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -168,11 +167,11 @@ def main() -> int:
     path = RESULTS / "suites.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
     for env_id in options.ids or IDS:
-        suite = SUITES[env_id.partition(":")[0]]
-        if importlib.util.find_spec(suite.package) is None:
+        suite = env_id.partition(":")[0]
+        if not is_installed(suite):
             print(f"{env_id}: not installed")
             continue
-        row: dict[str, Any] = {"megabytes": added_megabytes(suite.requirement)}
+        row: dict[str, Any] = {"megabytes": added_megabytes(SUITES[suite].requirement)}
         command = [sys.executable, __file__, "--row", env_id]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)

@@ -31,10 +31,15 @@ SUITES = {
 """Beside gymnax's own, whose ids need no prefix."""
 
 
+def is_installed(suite: str) -> bool:
+    """Whether the package of a suite of `SUITES` is there; it is not imported."""
+    return importlib.util.find_spec(SUITES[suite].package) is not None
+
+
 def module_of(suite: str) -> ModuleType:
     """A suite's file beside this one. Raises UsageError if its package is missing, or cannot be imported."""
-    package, requirement, _ = SUITES[suite]
-    if importlib.util.find_spec(package) is None:
+    requirement = SUITES[suite].requirement
+    if not is_installed(suite):
         raise UsageError(f"{suite} is not installed: pip install '{requirement}'")
     try:
         return importlib.import_module(f"{__name__}.{suite}")

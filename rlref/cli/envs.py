@@ -24,10 +24,10 @@ def run(options: argparse.Namespace) -> int:
     from rlref.envs.listing import list_envs
     from rlref.envs.suites import SUITES
 
-    if options.suite != "gymnax" and options.suite not in SUITES:
-        near = nearest(options.suite, SUITES)
-        raise UsageError(f"there is no suite {options.suite!r}.{near} There is gymnax, {', '.join(SUITES)}")
-    rows = list_envs(options.suite, options.words, MADE)
+    suite, _, name = options.suite.partition(":")  # an environment's id will do
+    if suite != "gymnax" and suite not in SUITES:
+        raise UsageError(f"there is no suite {suite!r}.{nearest(suite, SUITES)} There is gymnax, {', '.join(SUITES)}")
+    rows = list_envs(suite, [*options.words, name] if name else options.words, MADE)
     if options.json:
         print(json.dumps([row._asdict() for row in rows], indent=1))
         return 0
@@ -41,10 +41,10 @@ def run(options: argparse.Namespace) -> int:
         table.add_row(row.env_id, row.observations, row.actions, str(limit), row.note)
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
-    if len(rows) > MADE and options.suite != "gymnax":
-        console.print(f"\n`rlref envs {options.suite} WORD` shows the spaces and limits of those whose id contains it")
-    if options.suite == "gymnax":
+    if len(rows) > MADE and suite != "gymnax":
+        console.print(f"\n`rlref envs {suite} WORD` shows the spaces and limits of those whose id contains it")
+    if suite == "gymnax":
         console.print("\nand of other suites, each an extra:")
-        for name, suite in SUITES.items():
-            console.print(f" rlref envs {name:10} {suite.about}")
+        for other, about in SUITES.items():
+            console.print(f" rlref envs {other:10} {about.about}")
     return 0

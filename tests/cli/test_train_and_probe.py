@@ -181,6 +181,8 @@ def test_envs_lists_spaces_and_time_limits(capsys):
     assert "downloads" in rows["MNISTBandit-bsuite"]["note"]
     assert main(["envs"]) == 0
     assert "Breakout-MinAtar" in capsys.readouterr().out
+    assert main(["envs", "gymnax:Pendulum-v1", "--json"]) == 0
+    assert [row["env_id"] for row in json.loads(capsys.readouterr().out)] == ["Pendulum-v1"]
 
 
 WRONG = [

@@ -1,62 +1,113 @@
-"""What `rlref inspect` finds in every gymnax environment: `python scripts/inspect_envs.py [ENV ...]`.
+"""What `rlref inspect` finds in every environment: `python scripts/inspect_envs.py [SUITE ...] [ENV ...]`.
 
-Writes scripts/results/inspect.md, a line per environment, in about two minutes on two cores. With names, only prints
-the table of these.
+    python scripts/inspect_envs.py                    gymnax's, in about two minutes on two cores
+    python scripts/inspect_envs.py brax jumanji       all that these suites list, which have to be installed; for hours
+    python scripts/inspect_envs.py CartPole-v1        prints the row of this one, and writes nothing
+
+Writes scripts/results/inspect.json, and the tables in inspect.md, a line per environment, each inspected in a process
+of its own. Stopped, it goes on where it was: a row is made again only with --again.
 """
 
-import dataclasses
+import argparse
+import concurrent.futures
+import json
+import os
+import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import gymnax
+import page
 
-from rlref.health import findings
-from rlref.inspection.inspect import Inspection, inspect
+from rlref.envs import list_envs
+from rlref.envs.suites import SUITES
+from rlref.inspection.inspect import inspect
 
 RESULTS = Path(__file__).resolve().parent / "results"
+EPISODES = {"gymnax": 100}  # of a random policy
+EPISODES_OF_OTHERS = 20
+TIME_LIMIT = 600  # seconds of one environment
 
 
-def markdown_table(inspections: Sequence[Inspection]) -> str:
-    """A line per environment: its spaces, what a random policy meets, the names of the findings."""
-    lines = [
-        "| environment | observations | actions | return: mean (min to max) | length | ends terminated | largest "
-        "target | findings |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for one in inspections:
-        s = one.statistics
-        cells = [one.env_id, s.get("observation_space", ""), s.get("action_space", "")]
-        if s.get("return"):
-            total, target = s["return"], s["value_target"]
-            cells.append(f"{total['mean']:.4g} ({total['min']:.4g} to {total['max']:.4g})")
-            cells += [f"{s['length']['mean']:.4g}", f"{s['terminated']:.0%}"]
-            cells.append(f"{max(abs(target['min']), abs(target['max'])):.4g}")
+def row_of(env_id: str, episodes: int) -> list[str]:
+    """An environment's cells: its spaces, what a random policy meets, the names of the findings."""
+    one = inspect(env_id, episodes=episodes)
+    s = one.statistics
+    cells = [s.get("observation_space", ""), s.get("action_space", "")]
+    if s.get("return"):
+        total, target = s["return"], s["value_target"]
+        cells.append(f"{total['mean']:.4g} ({total['min']:.4g} to {total['max']:.4g})")
+        cells += [f"{s['length']['mean']:.4g}", f"{s['terminated']:.0%}"]
+        cells.append(f"{max(abs(target['min']), abs(target['max'])):.4g}")
+    else:
+        cells += [""] * 4
+    return [*cells, ", ".join(f"{f.severity} {f.check}" for f in one.findings)]
+
+
+def in_a_process(env_id: str, episodes: int) -> list[str]:
+    """The same, in a process of its own: a fault of one, or a hang, leaves the others be."""
+    command = [sys.executable, __file__, "--row", env_id, str(episodes)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)
+    except subprocess.TimeoutExpired:
+        return [""] * 6 + [f"not done after {TIME_LIMIT} s"]
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.strip().splitlines()[-1:] or [f"ended with {error.returncode}"]
+        return [""] * 6 + [last[0].removeprefix("rlref.errors.UsageError: ").replace("|", "/")]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(rows: dict[str, list[str]]) -> str:
+    """A line per environment."""
+    head = ["environment", "observations", "actions", "return: mean (min to max)", "length", "ends terminated",
+            "largest target", "findings"]  # fmt: skip
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *([name, *cells] for name, cells in rows.items()))]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
+
+
+def report(found: dict[str, dict[str, list[str]]]) -> str:
+    """gymnax's table, then the other suites', folded."""
+    parts = ["What `rlref inspect` finds, by scripts/inspect_envs.py."]
+    for suite, rows in found.items():
+        episodes = EPISODES.get(suite, EPISODES_OF_OTHERS)
+        text = f"{episodes} episodes each.\n\n{table(rows)}"
+        if suite == "gymnax":
+            parts.append(text)
         else:
-            cells += [""] * 4
-        cells.append(", ".join(f"{f.severity} {f.check}" for f in one.findings))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            parts.append(f"<details><summary>{suite}: {len(rows)} environments</summary>\n\n{text}\n\n</details>")
+    return "\n\n".join(parts)
 
 
 def main() -> None:
-    names, inspections = sys.argv[1:] or gymnax.registered_envs, []
-    for env_id in names:
-        start = time.perf_counter()
-        try:
-            inspections.append(dataclasses.replace(inspect(env_id), samples=None))  # which are large
-        except Exception as error:  # a fault of inspect's own: the others are still worth having
-            print(f"  {type(error).__name__}: {error}")
-            inspections.append(Inspection(f"{env_id}: {type(error).__name__}"))
-        print(f"{env_id}, {time.perf_counter() - start:.1f} s", flush=True)
-        for f in inspections[-1].findings:
-            print(f"  {f.severity} {f.check}: {findings.headline(f)}", flush=True)
-    table = markdown_table(inspections)
-    if sys.argv[1:]:
-        print(table)
-    else:
-        (RESULTS / "inspect.md").write_text(f"What `rlref inspect` finds, by scripts/inspect_envs.py.\n\n{table}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="suites, or environments")
+    parser.add_argument("--again", action="store_true", help="make rows again that are there")
+    parser.add_argument("--row", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.row:
+        print(json.dumps(row_of(options.row[0], int(options.row[1]))))
+        return
+    wanted: dict[str, list[str]] = {}
+    single = [name for name in options.names if name not in (*SUITES, "gymnax")]
+    for suite in [name for name in options.names or ["gymnax"] if name not in single]:
+        wanted[suite] = [row.env_id for row in list_envs(suite, made=0)]
+
+    path = RESULTS / "inspect.json"
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        if single:
+            rows = pool.map(lambda x: in_a_process(x, EPISODES["gymnax"]), single)
+            print(table(dict(zip(single, rows, strict=True))))
+        for suite, names in wanted.items():
+            old = {} if options.again else found.get(suite, {})
+            new = [x for x in names if x not in old]
+            episodes = EPISODES.get(suite, EPISODES_OF_OTHERS)
+            for env_id, cells in zip(new, pool.map(lambda x, n=episodes: in_a_process(x, n), new), strict=True):
+                print(f"{env_id}: {cells[-1]}", flush=True)
+                old[env_id] = cells
+                found[suite] = {x: old[x] for x in names if x in old}
+                path.write_text(json.dumps(found, indent=1) + "\n")
+                page.put(path.with_suffix(".md"), "inspect", report(found))
 
 
 if __name__ == "__main__":

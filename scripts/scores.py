@@ -100,6 +100,8 @@ PUBLISHED = {
     "dqn/CartPole-v1": "CleanRL 498 ± 2",
     "dqn/Acrobot-v1": "CleanRL -88.9 ± 1.6",
     "dqn/MountainCar-v0": "CleanRL -189 ± 12",
+    "ppo/playground:CartpoleBalance": "brax 999 (50M steps), SLM-Lab 968 (100M)",
+    "ppo/playground:CartpoleSwingup": "brax 682 (50M steps), SLM-Lab 729 (100M)",
 }
 CHECK_FIRST_SEED = 10_000  # far from those of the table
 LEVEL = 0.01  # of the test against them

@@ -1,5 +1,7 @@
 """Pictures that several suites share."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import matplotlib as mpl
@@ -18,14 +20,25 @@ def planes(obs: Any) -> np.ndarray:
     return np.kron((shown * 255).astype(np.uint8), np.ones((SCALE, SCALE, 1), np.uint8))
 
 
+@contextlib.contextmanager
+def opengl() -> Iterator[None]:
+    """Says what MuJoCo's drawing takes, where it raises."""
+    try:
+        yield
+    except Exception as error:
+        how = "on a machine without a screen set MUJOCO_GL=egl or osmesa, and install that library"
+        raise RuntimeError(f"MuJoCo finds no OpenGL; {how}") from error
+
+
 class MuJoCoPictures:
-    """Pictures of a MuJoCo model, from positions and velocities. It takes OpenGL, or MUJOCO_GL=egl or osmesa."""
+    """Pictures of a MuJoCo model, from positions and velocities."""
 
     def __init__(self, model: Any) -> None:
         import mujoco
 
-        self.mujoco, self.model = mujoco, model
-        self.data, self.renderer = mujoco.MjData(model), mujoco.Renderer(model, 240, 320)
+        self.mujoco, self.model, self.data = mujoco, model, mujoco.MjData(model)
+        with opengl():
+            self.renderer = mujoco.Renderer(model, 240, 320)
 
     def __call__(self, positions: Any, velocities: Any) -> np.ndarray:
         self.data.qpos, self.data.qvel = positions, velocities

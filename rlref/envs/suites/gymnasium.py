@@ -1,5 +1,6 @@
 """Gymnasium's environments (Towers et al. 2024, arXiv:2407.17032), stepped on the host."""
 
+import contextlib
 import copy
 import functools
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
+from rlref.envs.suites.drawing import opengl
 from rlref.envs.suites.host import Host
 from rlref.envs.suites.words import Field, Words
 from rlref.envs.totals import Totals
@@ -68,7 +70,8 @@ class Gymnasium:
         return spaces.flatten(self.env.observation_space, obs)
 
     def picture(self) -> np.ndarray:
-        return np.asarray(self.env.render())
+        with opengl() if self.mujoco else contextlib.nullcontext():
+            return np.asarray(self.env.render())
 
     def save(self) -> np.ndarray | None:
         if self.mujoco is None:

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,8 @@ def size_of(package: str) -> int:
     return sum(place.stat().st_size for place in places if place.is_file())
 
 
-def measured(env_id: str) -> dict[str, Any]:
-    """One row; in a process of its own."""
+def measured(env_id: str) -> Iterator[dict[str, Any]]:
+    """What is known of one row, more each time; in a process of its own."""
     import jax
 
     import rlref
@@ -114,16 +115,19 @@ def measured(env_id: str) -> dict[str, Any]:
         steps *= 4
         took = seconds(steps)
     row: dict[str, Any] = {"bare_compile": compiling, "bare": SEEDS * ENVS * steps / took}
+    yield row
     per_update = ENVS * 128
     updates = max(2, min(50, int(row["bare"] / SEEDS * SECONDS / per_update)))
     config = ppo.Config(env_id=env_id, num_envs=ENVS, total_timesteps=updates * per_update)
     with tempfile.TemporaryDirectory() as folder:
         trained = rlref.train("ppo", config, num_seeds=SEEDS, run_dir=Path(folder) / "run", sinks=())
         row |= {"compile": trained.summary["compile_seconds"], "training": trained.summary["steps_per_second"]}
+        yield row
         row["gif"] = gif_of(trained, Path(folder) / "play.gif")
+    yield row
     found = inspect(env_id, episodes=20).findings
     row["inspect"] = [f"{x.severity} {x.check}" for x in found if x.severity != "INFO"]
-    return row
+    yield row
 
 
 def gif_of(run: Any, path: Path) -> str:
@@ -145,13 +149,10 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     ]
     for env_id in (x for x in IDS if x in rows):
         row = rows[env_id]
-        if "error" in row:
-            lines.append(f"| {env_id} | {row['megabytes']:,.0f} | {row['error']} | | | | |")
-            continue
-        cells = [
-            env_id, f"{row['megabytes']:,.0f}", f"{row['bare_compile']:.0f}, {row['compile']:.0f}",
-            f"{row['bare']:,.0f}", f"{row['training']:,.0f}", ", ".join(row["inspect"]) or "nothing", row["gif"],
-        ]  # fmt: skip
+        seconds = ", ".join(f"{row[x]:.0f}" for x in ("bare_compile", "compile") if x in row)
+        speeds = [f"{row[x]:,.0f}" if x in row else row["error"] for x in ("bare", "training")]
+        found = (", ".join(row["inspect"]) or "nothing") if "inspect" in row else row["error"]
+        cells = [env_id, f"{row['megabytes']:,.0f}", seconds, *speeds, found, row.get("gif") or row["error"]]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -162,7 +163,8 @@ def main() -> int:
     parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
-        print(json.dumps(measured(options.row)))
+        for known in measured(options.row):
+            print(json.dumps(known), flush=True)
         return 0
     path = RESULTS / "suites.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
@@ -176,7 +178,9 @@ def main() -> int:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)
             row |= json.loads(done.stdout.splitlines()[-1])
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            if lines := (error.stdout or b"").decode().splitlines():
+                row |= json.loads(lines[-1])
             row["error"] = f"not done after {TIME_LIMIT} s"
         except subprocess.CalledProcessError as error:
             row["error"] = error.stderr.strip().splitlines()[-1]

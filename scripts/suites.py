@@ -125,8 +125,10 @@ def measured(env_id: str) -> Iterator[dict[str, Any]]:
         yield row
         row["gif"] = gif_of(trained, Path(folder) / "play.gif")
     yield row
-    found = inspect(env_id, episodes=20).findings
-    row["inspect"] = [f"{x.severity} {x.check}" for x in found if x.severity != "INFO"]
+    found = inspect(env_id, episodes=20)
+    limit = params.max_steps_in_episode
+    row["endings"] = f"{found.statistics['terminated']:.0%} terminated, {f'limit {limit:,}' if limit else 'no limit'}"
+    row["inspect"] = [f"{x.severity} {x.check}" for x in found.findings if x.severity != "INFO"]
     yield row
 
 
@@ -144,15 +146,16 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     """A line per id."""
     lines = [
         "| id | its packages, MB | compiling, bare and training, s | steps/s bare, one core | in training, all cores "
-        "| `rlref inspect` | GIF |",
-        "|---|---|---|---|---|---|---|",
+        "| endings of a random policy | `rlref inspect` | GIF |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for env_id in (x for x in IDS if x in rows):
         row = rows[env_id]
         seconds = ", ".join(f"{row[x]:.0f}" for x in ("bare_compile", "compile") if x in row)
         speeds = [f"{row[x]:,.0f}" if x in row else row["error"] for x in ("bare", "training")]
         found = (", ".join(row["inspect"]) or "nothing") if "inspect" in row else row["error"]
-        cells = [env_id, f"{row['megabytes']:,.0f}", seconds, *speeds, found, row.get("gif") or row["error"]]
+        endings = row.get("endings", "")
+        cells = [env_id, f"{row['megabytes']:,.0f}", seconds, *speeds, endings, found, row.get("gif") or row["error"]]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

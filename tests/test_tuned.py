@@ -6,6 +6,7 @@ import pytest
 from rlref import cem, dqn, ppo, tuned
 from rlref.cli import main, train
 from rlref.envs.ids import make_env
+from rlref.envs.suites import SUITES, is_installed
 from rlref.errors import UsageError
 from rlref.runs import training
 from rlref.runs.job import agent_of
@@ -14,11 +15,16 @@ MODULES = {"ppo": ppo, "dqn": dqn, "cem": cem}
 
 
 def tuned_pairs():
-    """Agents with environments that have settings; what DQN stores of images is tried out, which takes a while."""
+    """Agents with environments that have settings; what DQN stores of images is tried out, which takes a while.
+
+    Other suites' are tried where these are installed: by .ci/suites.
+    """
     for agent, known in tuned.TABLE.items():
         for env_id in known:
             images = agent == "dqn" and env_id.endswith("-MinAtar") and env_id != "Breakout-MinAtar"
-            yield pytest.param(agent, env_id, marks=pytest.mark.study if images else [])
+            suite = env_id.partition(":")[0]
+            absent = pytest.mark.skipif(suite in SUITES and not is_installed(suite), reason=f"takes {suite}")
+            yield pytest.param(agent, env_id, marks=[absent, pytest.mark.study] if images else absent)
 
 
 @pytest.mark.parametrize(("agent", "env_id"), list(tuned_pairs()))

@@ -52,8 +52,8 @@ def bridge(env_id: str) -> float:
     """rlref's, over two devices, as when it trains."""
     import jax
     from jax.sharding import PartitionSpec as P
+    from suites import random_play
 
-    import rlref  # noqa: F401  makes a device of each core
     from rlref.envs import make_env
     from rlref.runs import compiling
 
@@ -61,17 +61,7 @@ def bridge(env_id: str) -> float:
     mesh, _ = compiling.mesh_for(THREADS)
 
     def play(keys: jax.Array, steps: jax.Array) -> jax.Array:
-        keys = jax.vmap(lambda key: jax.random.split(key, ENVS // THREADS))(keys)[0]
-        _, state = jax.vmap(env.reset, (0, None))(keys, params)
-
-        def step(i: jax.Array, carry: Any) -> Any:
-            state, total = carry
-            folded = jax.vmap(jax.random.fold_in, (0, None))(keys, i)
-            action = jax.vmap(env.action_space(params).sample)(folded)
-            _, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(folded, state, action, params)
-            return state, total + reward.sum()  # else it might be left out
-
-        return jax.lax.fori_loop(0, steps, step, (state, 0.0))[1][None]
+        return random_play(env, params, ENVS // THREADS, keys[0], steps)[None]
 
     run = jax.jit(compiling.on_each_device(play, mesh, (P("seed"), P()), P("seed")))
     keys = jax.random.split(jax.random.key(0), THREADS)

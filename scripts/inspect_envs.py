@@ -10,6 +10,7 @@ of its own. Stopped, it goes on where it was: a row is made again only with --ag
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import subprocess
@@ -24,9 +25,12 @@ from rlref.envs.suites import SUITES
 from rlref.inspection.inspect import inspect
 
 RESULTS = Path(__file__).resolve().parent / "results"
-EPISODES = {"gymnax": 100}  # of a random policy
-EPISODES_OF_OTHERS = 20
+EPISODES, EPISODES_OF_OTHERS = 100, 20  # of a random policy: gymnax's own, other suites'
 TIME_LIMIT = 600  # seconds of one environment
+
+
+def episodes_of(suite: str) -> int:
+    return EPISODES if suite == "gymnax" else EPISODES_OF_OTHERS
 
 
 def row_of(env_id: str, episodes: int) -> list[str]:
@@ -69,8 +73,7 @@ def report(found: dict[str, dict[str, list[str]]]) -> str:
     """gymnax's table, then the other suites', folded."""
     parts = ["What `rlref inspect` finds, by scripts/inspect_envs.py."]
     for suite, rows in found.items():
-        episodes = EPISODES.get(suite, EPISODES_OF_OTHERS)
-        text = f"{episodes} episodes each.\n\n{table(rows)}"
+        text = f"{episodes_of(suite)} episodes each.\n\n{table(rows)}"
         if suite == "gymnax":
             parts.append(text)
         else:
@@ -96,13 +99,13 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         if single:
-            rows = pool.map(lambda x: in_a_process(x, EPISODES["gymnax"]), single)
+            rows = pool.map(lambda x: in_a_process(x, EPISODES), single)
             print(table(dict(zip(single, rows, strict=True))))
         for suite, names in wanted.items():
             old = {} if options.again else found.get(suite, {})
             new = [x for x in names if x not in old]
-            episodes = EPISODES.get(suite, EPISODES_OF_OTHERS)
-            for env_id, cells in zip(new, pool.map(lambda x, n=episodes: in_a_process(x, n), new), strict=True):
+            cells_of = functools.partial(in_a_process, episodes=episodes_of(suite))
+            for env_id, cells in zip(new, pool.map(cells_of, new), strict=True):
                 print(f"{env_id}: {cells[-1]}", flush=True)
                 old[env_id] = cells
                 found[suite] = {x: old[x] for x in names if x in old}

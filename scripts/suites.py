@@ -13,6 +13,7 @@ alone while it runs.
 """
 
 import argparse
+import functools
 import importlib.metadata
 import json
 import subprocess
@@ -23,11 +24,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import page
 from packaging.requirements import Requirement
 
+import rlref
+from rlref import ppo
+from rlref.envs import make_env
 from rlref.envs.suites import SUITES, is_installed
 from rlref.errors import UsageError
+from rlref.inspection.inspect import inspect
 
 RESULTS = Path(__file__).resolve().parent / "results"
 IDS = (
@@ -75,33 +81,29 @@ def size_of(package: str) -> int:
     return sum(place.stat().st_size for place in places if place.is_file())
 
 
+def random_play(env: Any, params: Any, num_envs: int, key: jax.Array, steps: jax.Array) -> jax.Array:
+    """Environments take so many steps under random actions. Returns the sum of all, so that nothing is left out."""
+    key, key_reset = jax.random.split(key)
+    _, state = jax.vmap(env.reset, (0, None))(jax.random.split(key_reset, num_envs), params)
+
+    def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, total = carry
+        key_act, key_env = jax.random.split(jax.random.fold_in(key, i))
+        action = jax.vmap(env.action_space(params).sample)(jax.random.split(key_act, num_envs))
+        keys = jax.random.split(key_env, num_envs)
+        obs, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
+        return state, total + reward.sum() + obs.sum()
+
+    return jax.lax.fori_loop(0, steps, step, (state, 0.0))[1]
+
+
 def measured(env_id: str) -> Iterator[dict[str, Any]]:
     """What is known of one row, more each time; in a process of its own."""
-    import jax
-
-    import rlref
-    from rlref import ppo
-    from rlref.envs import make_env
-    from rlref.inspection.inspect import inspect
-
     env, params = make_env(env_id)
-
-    def bare(key: jax.Array, steps: jax.Array) -> Any:
-        key, key_reset = jax.random.split(key)
-        start = jax.vmap(env.reset, (0, None))(jax.random.split(key_reset, ENVS), params)
-
-        def step(i: jax.Array, carry: Any) -> Any:
-            state, total = carry
-            key_act, key_env = jax.random.split(jax.random.fold_in(key, i))
-            action = jax.vmap(env.action_space(params).sample)(jax.random.split(key_act, ENVS))
-            keys = jax.random.split(key_env, ENVS)
-            obs, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
-            return state, total + reward.sum() + obs.sum()  # else it might be left out
-
-        return jax.lax.fori_loop(0, steps, step, (start[1], 0.0))[1]
 
     keys = jax.random.split(jax.random.key(0), SEEDS)
     begin = time.perf_counter()
+    bare = functools.partial(random_play, env, params, ENVS)
     run = jax.jit(jax.vmap(bare, (0, None))).lower(keys, 1).compile()
     compiling = time.perf_counter() - begin
 

@@ -7,6 +7,8 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
+from rlref.errors import in_a_line
+
 SCALE = 24  # pixels of a cell
 
 
@@ -27,7 +29,7 @@ def opengl() -> Iterator[None]:
         yield
     except Exception as error:
         how = "on a machine without a screen set MUJOCO_GL=egl or osmesa, and install that library"
-        raise RuntimeError(f"MuJoCo finds no OpenGL; {how}") from error
+        raise RuntimeError(f"MuJoCo cannot draw: {in_a_line(error)}; {how}") from error
 
 
 class MuJoCoPictures:

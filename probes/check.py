@@ -440,7 +440,9 @@ def train_group(
     ]
 
 
-def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> list[RungResult]:
+def given_time(
+    module: ModuleType, kind: str, late: Sequence[RungResult], tell: Callable[[str], None] = lambda _: None
+) -> list[RungResult]:
     """The same probes, trained for longer and in smaller steps, and judged by twice the tolerance.
 
     How fast an agent learns, and how exactly, is a matter of its method; and named wrong answers are at least four
@@ -451,14 +453,17 @@ def given_time(module: ModuleType, kind: str, late: Sequence[RungResult]) -> lis
     fields = settings_in(module)
     if kind in GRADIENT and "learning_rate" not in fields:  # it was given more from the beginning
         return []
-    found = {x.name: x for x in trained_longer(module, kind, late, 0.25)}
+    found = {x.name: x for x in trained_longer(module, kind, late, 0.25, tell)}
     still = [x for x in late if x.name in found and not found[x.name].ok and is_nearer(found[x.name], x)]
     if still and (kind == "dqn" or "update_epochs" in fields):  # others were trained in such steps
-        found |= {x.name: x for x in trained_longer(module, kind, still, 1.0) if x.failures < found[x.name].failures}
+        more = trained_longer(module, kind, still, 1.0, tell)
+        found |= {x.name: x for x in more if x.failures < found[x.name].failures}
     return [*found.values()]
 
 
-def trained_longer(module: ModuleType, kind: str, late: Sequence[RungResult], share: float) -> list[RungResult]:
+def trained_longer(
+    module: ModuleType, kind: str, late: Sequence[RungResult], share: float, tell: Callable[[str], None]
+) -> list[RungResult]:
     """Probes trained for longer, at this share of their learning rate."""
     by_name, fields = {x.name: x.probe for x in late}, settings_in(module)
     patient = []
@@ -474,7 +479,10 @@ def trained_longer(module: ModuleType, kind: str, late: Sequence[RungResult], sh
         settings = {**one.settings, kind: {**one.settings.get(kind, {}), **more}}
         patient.append(dataclasses.replace(one, settings=settings))
     groups, _ = groups_of(patient, kind, module)
-    trained = [x for group in groups for x in train_group(module, kind, group, late[0].seeds, within=2.0)]
+    trained = []
+    for group in groups:
+        tell(f"training {', '.join(one.name for one in group)} for longer")
+        trained += train_group(module, kind, group, late[0].seeds, within=2.0)
     return [dataclasses.replace(x, probe=by_name[x.name], slow=True) for x in trained]
 
 
@@ -563,8 +571,12 @@ def run(
     probes = [] if stopped else [x for x in chosen if isinstance(x, Probe)]
     groups, skipped = groups_of(probes, kind, module) if probes else ([], [])
     results |= {skip.probe.name: skip for skip in skipped}
+
+    def tell(doing: str) -> None:
+        watch(doing, asked, in_order(results))
+
     for group in groups:
-        watch(f"training {', '.join(one.name for one in group)}", asked, in_order(results))
+        tell(f"training {', '.join(one.name for one in group)}")
         trained: list[Any]  # of RungResult or Skipped
         if why := refusal(module, kind, group[0]):
             trained = [Skipped(one, why) for one in group]
@@ -574,8 +586,7 @@ def run(
                     trained = train_group(module, kind, group, some)
                     late = [x for x in trained if not x.ok]
                     if late and not any(map(is_wrong, asked)) and not any(map(astray, late)):
-                        watch(f"training {', '.join(x.name for x in late)} for longer", asked, in_order(results))
-                        found = {x.name: x for x in given_time(module, kind, late)}
+                        found = {x.name: x for x in given_time(module, kind, late, tell)}
                         trained = [found.get(x.name, x) for x in trained]
                     failed = [x for x in trained if not x.is_likeness]
                     # A few of the first seeds may be the few of all that a rung may fail which is given time.
@@ -592,7 +603,7 @@ def run(
     unseen = [x for x in unseen if x not in getattr(module, "PROBE_MEANT", {})]
     report = Report(name, kind, oracles, rungs, not only, changed, None, notes, tuple(unseen))
     if bisect and report.failures and report.changes and not report.changes.too_different:
-        undo = undo_of(report, module, seeds, lambda x: watch(x, asked, in_order(results)))
+        undo = undo_of(report, module, seeds, tell)
         report = dataclasses.replace(report, undo=undo)
     return report
 
@@ -717,7 +728,7 @@ def worst_seeds(rung: RungResult) -> range:
 
 
 def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
-    """Ask one oracle. An optional function that raises is at fault itself; what an update raises is passed on."""
+    """Ask one oracle. What an update raises is passed on; a function alone is at fault if the whole does not run."""
     if why := missing(oracle, module):
         return OracleResult(oracle, None, why)
     is_likeness = oracle.holds == LIKENESS
@@ -730,13 +741,25 @@ def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
         return OracleResult(oracle, fault.replace(", and should be ", ", in rlref's ") if is_likeness else fault)
     except Exception as error:  # the user's own code: anything can come
         where = line_of(error, module.__file__)
+        alone = oracle.needs and "update" not in oracle.needs
         # A field under another name, or a likeness that meets another shape.
-        if where is None and (isinstance(error, AttributeError) or is_likeness):
-            return OracleResult(oracle, None, first_line(error))
-        if not oracle.needs or "update" in oracle.needs:
+        if not alone and (where is not None or not (isinstance(error, AttributeError) or is_likeness)):
             raise
-        return OracleResult(oracle, f"{'' if where is None else f'line {where}: '}{in_a_line(error)}")
+        said = first_line(error) if where is None else f"line {where}: {in_a_line(error)}"
+        # Within an agent that runs it is right, and takes other things than the oracle gives it.
+        return OracleResult(oracle, None, said) if where is None or runs(module) else OracleResult(oracle, said)
     return OracleResult(oracle, "")
+
+
+def runs(module: ModuleType) -> bool:
+    """Whether an update of the agent can be traced, at its own settings."""
+    params = tables(obs=[[0.0, 0.0]], reward=[[0.0, 0.0]], next=[0])
+    try:
+        agent = module.make(module.Config(), Tabular(params), params)
+        jax.eval_shape(agent.update, jax.eval_shape(agent.init, jax.random.key(0)), jnp.int32(0))
+    except Exception:  # the user's own code: anything can come
+        return False
+    return True
 
 
 def in_order(results: dict[str, RungResult | Skipped]) -> list[RungResult | Skipped]:

@@ -79,7 +79,7 @@ def probe(agent: str, source: str, folder: Path, *options: str) -> dict[str, Any
     empty: dict[str, Any] = {"verdict": "error", "failed": [], "changed": [], "undo": None}
     try:
         done = subprocess.run(
-            command("probe", str(path), "--json", *options),
+            command("probe", str(path), "--json", "--time-limit", "0", *options),
             capture_output=True, text=True, timeout=TIME_LIMIT, check=False, env=surroundings(folder), cwd=ROOT,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -69,6 +69,7 @@ def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str
     path = own / f"{agent}.py"
     path.write_text(source)
     command = [sys.executable, "-m", "rlref.cli", "probe", str(path), "--fail-fast", "--no-bisect", "--json", *options]
+    command += ["--time-limit", "0"]  # it has TIME_LIMIT
     cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(folder / "cache"))
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
     start = time.perf_counter()

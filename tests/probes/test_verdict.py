@@ -185,7 +185,9 @@ def test_what_is_nearer_but_has_far_to_go_is_trained_in_whole_steps(rung, monkey
         return dataclasses.replace(rung, slow=True, outcome=outcome, passed=np.full(2, abs(value - 1) < 0.2))
 
     asked = []
-    monkeypatch.setattr(check, "trained_longer", lambda _, kind, late, size: asked.append(size) or [answers[size]])
+    monkeypatch.setattr(
+        check, "trained_longer", lambda _, kind, late, size, tell: asked.append(size) or [answers[size]]
+    )
     answers = {0.25: at(in_quarter_steps), 1.0: at(0.9)}
     assert check.given_time(ppo, "ppo", [at(0.0)]) == [answers[tried[-1]]]
     assert asked == tried

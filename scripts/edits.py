@@ -1556,6 +1556,64 @@ def next_values(target_q: Array, online_q: Array) -> Array:
         ),
     ),
     Edit(
+        "held exploration",
+        "dqn",
+        "a random action is held for 1 to 5 steps, with odds n^-2, as in ez-greedy exploration (Dabney et al. 2021, "
+        "arXiv:2006.01782)",
+        ("Config", "State", "init", "update", "collect"),
+        (
+            ("    end_e: float = leaf(0.05,", "    end_e: float = leaf(0.02,"),
+            (
+                "    episode: Episode\n    ring_return",
+                "    episode: Episode\n"
+                "    held: Array  # [N] the random action under way\n"
+                "    left: Array  # [N] for how many steps more it is held\n"
+                "    ring_return",
+            ),
+            (
+                "        episode=new_episodes(num_envs),\n",
+                "        episode=new_episodes(num_envs),\n"
+                "        held=jnp.zeros(num_envs, jnp.int32),\n"
+                "        left=jnp.zeros(num_envs, jnp.int32),\n",
+            ),
+            (
+                "    key, key_explore, key_action, key_env, key_replay = jax.random.split(state.key, 5)\n",
+                "    key, key_explore, key_action, key_env, key_replay, key_hold = jax.random.split(state.key, 6)\n",
+            ),
+            (
+                "    draws = jax.random.uniform(key_explore, shape), random_action, jax.random.split(key_env, shape)\n",
+                "    durations = jnp.arange(1, 6)\n"
+                "    hold = jax.random.choice(key_hold, durations, shape, p=durations**-2.0 / "
+                "(durations**-2.0).sum())\n"
+                "    draws = jax.random.uniform(key_explore, shape), random_action, jax.random.split(key_env, shape), "
+                "hold\n",
+            ),
+            (
+                "        env_state, obs, episode = carry\n        epsilon, uniform, random_action, key_env = x\n",
+                "        env_state, obs, episode, held, left = carry\n"
+                "        epsilon, uniform, random_action, key_env, hold = x\n",
+            ),
+            (
+                "        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))\n",
+                "        begins = (uniform < epsilon) & (left == 0)\n"
+                "        held, left = jnp.where(begins, random_action, held), jnp.where(begins, hold, left)\n"
+                "        action = jnp.where(left > 0, held, q.argmax(axis=-1).astype(jnp.int32))\n",
+            ),
+            (
+                "        return (env_state, next_obs, episode), (steps, block)\n\n"
+                "    carry = state.env_state, state.obs, state.episode\n",
+                "        left = jnp.where(ended, 0, jnp.maximum(left - 1, 0))\n"
+                "        return (env_state, next_obs, episode, held, left), (steps, block)\n\n"
+                "    carry = state.env_state, state.obs, state.episode, state.held, state.left\n",
+            ),
+            (
+                "    return replace(state, env_state=carry[0], obs=carry[1], episode=carry[2]), steps, block\n",
+                '    new = dict(zip(("env_state", "obs", "episode", "held", "left"), carry, strict=True))\n'
+                "    return replace(state, **new), steps, block\n",
+            ),
+        ),
+    ),
+    Edit(
         "memory by environment",
         "dqn",
         "the steps of one environment stand beside each other in the replay buffer",
@@ -1667,6 +1725,67 @@ def refit(candidates: Array, weight: Array) -> tuple[Array, Array]:
     mean = weight @ candidates
     variance = weight @ (candidates - mean) ** 2
     return mean, jnp.maximum(variance, MIN_VARIANCE)
+''',
+            ),
+            *FLOOR_METRICS,
+        ),
+    ),
+    Edit(
+        "variance about the old mean",
+        "cem",
+        "better elites weigh more, log(k + 1) - log(rank), and the variance is about the mean before (CEM-RL, Pourchot "
+        "& Sigaud 2019, arXiv:1810.01222)",
+        ("update", "rank_weights", "refit", "diagnose"),
+        (
+            (
+                "    fitted = refit(candidates, elite)\n",
+                "    fitted = refit(candidates, rank_weights(score, num_elites), state.mean)\n",
+            ),
+            (
+                REFIT,
+                '''def rank_weights(score: Array, num_elites: Any) -> Array:
+    """Weights `[P]` of the candidates, which add up to 1: log(k + 1) - log(rank) of the k best, 0 of the others."""
+    rank = 1 + jnp.argsort(jnp.argsort(-score))
+    weight = jnp.maximum(jnp.log(num_elites + 1) - jnp.log(rank), 0.0)
+    return weight / weight.sum()
+
+
+def refit(candidates: Array, weight: Array, old_mean: Array) -> tuple[Array, Array]:
+    """The weighted mean `[D]` of the candidates, and their weighted squares about the mean they were drawn from."""
+    variance = weight @ (candidates - old_mean) ** 2
+    return weight @ candidates, jnp.maximum(variance, MIN_VARIANCE)
+''',
+            ),
+            *FLOOR_METRICS,
+        ),
+    ),
+    Edit(
+        "natural gradient",
+        "cem",
+        "all candidates move mean and deviations, by utilities of their ranks, as in SNES (Schaul et al. 2011; "
+        "Wierstra et al. 2014)",
+        ("update", "utilities", "natural_step", "refit", "diagnose"),
+        (
+            (
+                "    fitted = refit(candidates, elite)\n",
+                "    fitted = natural_step(state.mean, state.variance, noise, utilities(score))\n",
+            ),
+            (
+                REFIT,
+                '''def utilities(score: Array) -> Array:
+    """Utilities `[P]` of the candidates, which add up to 0: more than 0 of the better ones, by their ranks alone."""
+    size = score.shape[0]
+    rank = 1 + jnp.argsort(jnp.argsort(-score))
+    shaped = jnp.maximum(jnp.log(size / 2 + 1) - jnp.log(rank), 0.0)
+    return shaped / shaped.sum() - 1 / size
+
+
+def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> tuple[Array, Array]:
+    """Mean and variance `[D]` after a step along the natural gradient; noise `[P, D]` is standard normal."""
+    size = mean.shape[0]
+    rate = (3 + jnp.log(size)) / (5 * jnp.sqrt(size))  # of the deviations' logarithms; the mean's is 1
+    new_variance = variance * jnp.exp(rate * (utility @ (noise**2 - 1)))
+    return mean + jnp.sqrt(variance) * (utility @ noise), jnp.maximum(new_variance, MIN_VARIANCE)
 ''',
             ),
             *FLOOR_METRICS,

@@ -1480,4 +1480,5 @@ METHODS: dict[str, str] = {
     "actions of a Box without bounds": "a policy whose outputs are its actions, for an environment that clips them",
     "whole numbers of a Box rounded down": "a policy that gives whole numbers other shares, the highest none",
     "extra variance falls over all generations": "an extra_variance_fraction of 1",
+    "variance about the old mean": "CEM-RL's refit (Pourchot & Sigaud 2019), as CMA-ES has it (Hansen 2016)",
 }

@@ -127,6 +127,9 @@ FAULTS = {ppo: [
     ("evaluated_greedily", "epsilon_greedy(value(state, obs), 0.0)", "epsilon_greedy(value(state, obs), 0.1)"),
     ("learned_rewards", "    target = targets(task, state.target_params,",
      "    batch = batch._replace(reward=2 * batch.reward)\n    target = targets(task, state.target_params,"),
+    ("learned_rewards", "    target = targets(task, state.target_params,",
+     "    batch = batch._replace(reward=batch.reward - batch.reward.mean())\n"
+     "    target = targets(task, state.target_params,"),
     ("stored_steps", "Buffer(encode(obs, dtype), action, reward, terminated",
      "Buffer(encode(obs, dtype), action, jnp.roll(reward, 1), terminated"),
     ("stored_endings", 'final_obs, dtype = info["final_observation"]', "final_obs, dtype = next_obs"),
@@ -470,6 +473,16 @@ def test_a_function_that_raises_is_at_fault_itself(tmp_path):
     report = check.run(path, only=["advantages"])
     line = SOURCE[: SOURCE.index("    trace = gamma * gae_lambda *")].count("\n") + 1
     assert report.failures[0].fault == f"line {line}: ZeroDivisionError: division by zero"
+
+
+def test_a_function_that_takes_other_things_within_an_agent_that_runs_is_not_asked(tmp_path):
+    path = planted(
+        tmp_path, "    trace = gamma * gae_lambda *", "    reward.reshape(128, 4)\n    trace = gamma * gae_lambda *"
+    )
+    report = check.run(path, only=["advantages"])
+    line = SOURCE[: SOURCE.index("    trace = gamma * gae_lambda *")].count("\n") + 1
+    assert not report.failures
+    assert report.oracles[0].why.startswith(f"line {line}: TypeError: cannot reshape")
 
 
 @pytest.mark.parametrize(

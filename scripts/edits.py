@@ -1764,7 +1764,7 @@ def refit(candidates: Array, weight: Array, old_mean: Array) -> tuple[Array, Arr
         "cem",
         "all candidates move mean and deviations, by utilities of their ranks, as in SNES (Schaul et al. 2011; "
         "Wierstra et al. 2014)",
-        ("update", "utilities", "natural_step", "refit", "diagnose"),
+        ("update", "utilities", "natural_step", "diagnose"),
         (
             (
                 "    fitted = refit(candidates, elite)\n",

@@ -1652,6 +1652,14 @@ REFIT = '''def refit(candidates: Array, elite: Array) -> tuple[Array, Array]:
     variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])
     return mean, jnp.maximum(variance, MIN_VARIANCE)
 '''
+RANK_WEIGHTS = '''def rank_weights(score: Array, num_elites: Any) -> Array:
+    """Weights `[P]` of the candidates, which add up to 1: log(k + {}) - log(rank) of the k best, 0 of the others."""
+    rank = 1 + jnp.argsort(jnp.argsort(-score))
+    weight = jnp.maximum(jnp.log(num_elites + {}) - jnp.log(rank), 0.0)
+    return weight / weight.sum()
+
+
+'''
 NEW = """    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())
 """
 EXTRA_SETTINGS = """    # added to every parameter's variance after the first generation, and linearly less from then on
@@ -1713,14 +1721,8 @@ CEM = [
             ),
             (
                 REFIT,
-                '''def rank_weights(score: Array, num_elites: Any) -> Array:
-    """Weights `[P]` of the candidates, which add up to 1: log(k + 1/2) - log(rank) of the k best, 0 of the others."""
-    rank = 1 + jnp.argsort(jnp.argsort(-score))
-    weight = jnp.maximum(jnp.log(num_elites + 0.5) - jnp.log(rank), 0.0)
-    return weight / weight.sum()
-
-
-def refit(candidates: Array, weight: Array) -> tuple[Array, Array]:
+                RANK_WEIGHTS.format("1/2", "0.5")
+                + '''def refit(candidates: Array, weight: Array) -> tuple[Array, Array]:
     """The weighted mean and variance `[D]` of the candidates, by maximum likelihood."""
     mean = weight @ candidates
     variance = weight @ (candidates - mean) ** 2
@@ -1743,14 +1745,8 @@ def refit(candidates: Array, weight: Array) -> tuple[Array, Array]:
             ),
             (
                 REFIT,
-                '''def rank_weights(score: Array, num_elites: Any) -> Array:
-    """Weights `[P]` of the candidates, which add up to 1: log(k + 1) - log(rank) of the k best, 0 of the others."""
-    rank = 1 + jnp.argsort(jnp.argsort(-score))
-    weight = jnp.maximum(jnp.log(num_elites + 1) - jnp.log(rank), 0.0)
-    return weight / weight.sum()
-
-
-def refit(candidates: Array, weight: Array, old_mean: Array) -> tuple[Array, Array]:
+                RANK_WEIGHTS.format("1", "1")
+                + '''def refit(candidates: Array, weight: Array, old_mean: Array) -> tuple[Array, Array]:
     """The weighted mean `[D]` of the candidates, and their weighted squares about the mean they were drawn from."""
     variance = weight @ (candidates - old_mean) ** 2
     return weight @ candidates, jnp.maximum(variance, MIN_VARIANCE)

@@ -35,6 +35,12 @@ LINES = {
     "the value loss without 1/2": ("value_loss = 0.5 * squared_error.mean()", "value_loss = squared_error.mean()"),
 }
 """What differs: rlref's text, and the same as Stable-Baselines3 has it."""
+LOGGED = {
+    "policy_loss": "policy_gradient_loss", "value_loss": "value_loss", "entropy": "entropy_loss",
+    "approx_kl": "approx_kl", "clip_fraction": "clip_fraction",
+}  # fmt: skip
+"""What is compared of the first step's diagnostics: rlref's names and Stable-Baselines3's."""
+GRADIENT, WEIGHTS = "gradient, clipped", f"weights after {EPOCHS} steps"
 Arrays = dict[str, Any]
 
 
@@ -106,13 +112,9 @@ def ours(source: str, kind: str, given: Arrays) -> Arrays:
     return {
         "old_log_prob": np.asarray(log_prob),
         "old_value": np.asarray(value),
-        "policy_loss": np.asarray(aux["policy_loss"]),
-        "value_loss": np.asarray(aux["value_loss"]),
-        "entropy": np.asarray(policy.entropy().mean()),
-        "approx_kl": np.asarray(aux["approx_kl"]),
-        "clip_fraction": np.asarray(aux["clip_fraction"]),
-        "gradient, clipped": np.asarray(ravel_pytree(clipped)[0]),
-        f"weights after {EPOCHS} steps": np.asarray(ravel_pytree(state.params)[0]),
+        **{name: np.asarray(x) for name, x in (aux | {"entropy": policy.entropy().mean()}).items() if name in LOGGED},
+        GRADIENT: np.asarray(ravel_pytree(clipped)[0]),
+        WEIGHTS: np.asarray(ravel_pytree(state.params)[0]),
     }
 
 
@@ -172,12 +174,6 @@ def theirs(kind: str, path: Path) -> None:
     np.savez(path, **found)
 
 
-LOGGED = {
-    "policy_loss": "policy_gradient_loss", "value_loss": "value_loss", "entropy": "entropy_loss",
-    "approx_kl": "approx_kl", "clip_fraction": "clip_fraction",
-}  # fmt: skip
-
-
 def compared(source: str, kind: str, python: Path) -> dict[str, float]:
     """The largest difference of each thing; of gradient and weights by their largest element."""
     given = problem(kind, np.random.default_rng(0))
@@ -189,9 +185,9 @@ def compared(source: str, kind: str, python: Path) -> dict[str, float]:
         subprocess.run(command, check=True, timeout=TIME_LIMIT)
         other = dict(np.load(path))
     # As flax orders them: by name, biases before kernels.
-    for what, name in (("gradient", "gradient, clipped"), ("weights", f"weights after {EPOCHS} steps")):
+    for what, name in (("gradient", GRADIENT), ("weights", WEIGHTS)):
         other[name] = np.concatenate([other[x].ravel() for x in sorted(other) if x.startswith(f"{what}/")])
-    names = [*LOGGED, "gradient, clipped", f"weights after {EPOCHS} steps"]
+    names = [*LOGGED, GRADIENT, WEIGHTS]
     scales = {name: np.abs(other[name]).max() if other[name].ndim else 1.0 for name in names}
     return {name: float(np.abs(mine[name] - other[name]).max() / scales[name]) for name in names}
 

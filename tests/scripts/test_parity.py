@@ -21,5 +21,5 @@ def test_the_two_lines_do_what_is_said_of_them(monkeypatch, kind):
     np.testing.assert_allclose(other["value_loss"], 2 * mine["value_loss"], rtol=1e-6)
     np.testing.assert_allclose(other["policy_loss"], mine["policy_loss"] * np.sqrt((n - 1) / n), atol=1e-6)
     assert mine["clip_fraction"] > 0.2, "else it is not seen how ratios are clipped"
-    norm = np.linalg.norm(mine["gradient, clipped"])
+    norm = np.linalg.norm(mine[parity.GRADIENT])
     np.testing.assert_allclose(norm, parity.MAX_NORM, rtol=1e-5)

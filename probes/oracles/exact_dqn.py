@@ -42,6 +42,9 @@ from rlref.contract import DQN
 MAXIMUM: dict[str, Any] = {"target": "max", "max_grad_norm": 1e9}
 # Three updates fill the buffer, and the first is the warm-up.
 MEMORY: dict[str, Any] = {"n_step": 2, "buffer_size": 231, "learning_starts": 154}
+# Where each action is the best, sums of two rewards are whole too where they are cut or weighted by who acts: Watkins's
+# Q(lambda), Retrace, tree backup.
+GREEDY: dict[str, Any] = {**MEMORY, "epsilon": 0.0}
 TWO_CYCLES: dict[str, Any] = {"cycles": 2, "tau": 0.5, "target_network_frequency": 77}
 IMAGES: dict[str, Any] = {
     "buffer_dtype": "uint8",
@@ -431,7 +434,8 @@ def need_memory(module: ModuleType) -> None:
 def whole_returns(module: ModuleType) -> None:
     """Where every step pays 10, all sums of two rewards are alike, also as long as the buffer is not full."""
     need_memory(module)
-    trial = Trial(module, replace(FOREVER, reward=10 * FOREVER.reward), learning_rate=0.0, gamma=1.0, **MEMORY)
+    params = replace(FOREVER, reward=10 * FOREVER.reward)
+    trial = Trial(module, params, learning_rate=0.0, gamma=1.0, **GREEDY)
     for step in range(5):
         got, _ = rest(trial, step)
         least, most = (emitted(got, name)[name] for name in ("target_min", "target_max"))
@@ -456,7 +460,7 @@ def known_n_step_returns(module: ModuleType) -> None:
     """Sums of two rewards end with the episode, and what follows the last of them is discounted once for each."""
     need_memory(module)
     # The third update: all that it learns from is in the order in which it came.
-    got, q = at_rest(module, CYCLE, gamma=0.9, **MEMORY)
+    got, q = at_rest(module, CYCLE, gamma=0.9, **GREEDY)
     reward, best, leads_to = CYCLE.reward[:, 0].astype(np.float64), q.max(-1), CYCLE.next[:, 0]
     one = reward + 0.9 * ~CYCLE.terminated[:, 0] * best[:, leads_to]
     goes_on = ~(CYCLE.terminated | CYCLE.truncated)[:, 0]
@@ -468,7 +472,7 @@ def known_n_step_returns(module: ModuleType) -> None:
 def replay_order(module: ModuleType) -> None:
     """Sums of two rewards in a row are of steps that followed each other, also after the buffer has gone round."""
     need_memory(module)
-    trial = Trial(module, ROUND, learning_rate=0.0, gamma=0.9, **MEMORY)
+    trial = Trial(module, ROUND, learning_rate=0.0, gamma=0.9, **GREEDY)
     blank(module, trial)
     reward = ROUND.reward[:3, 0]
     target = reward + 0.9 * np.roll(reward, -1)

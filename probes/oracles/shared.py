@@ -43,7 +43,10 @@ def convolved_images(module: ModuleType) -> None:
     params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
     windows = ((4, 3, 2), (5, 2, 1))
     config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu")
-    state = first_state(module, task_of(module, config, Tabular(params), params))
+    try:
+        state = first_state(module, task_of(module, config, Tabular(params), params))
+    except Exception as error:  # the user's own code: anything can come; here it is the agent itself that cannot begin
+        raise AssertionError(f"with conv_layers={windows} it raises {type(error).__name__}: {error}") from error
     layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
     head = "value_head" if "value_head" in layers else "head"
     convolutions = sorted(name for name in layers if "conv" in name)

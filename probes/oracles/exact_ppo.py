@@ -208,7 +208,8 @@ def ends(module: ModuleType, trial: Trial, env: Any, samples: Samples, new: Any)
     for k in range(1, config.update_epochs + 1):
         parts = zip(np.split(at, splits, axis=1), floats, strict=True)
         here = [x.reshape(y.shape).astype(np.float32) for x, y in parts]
-        gradient = rows(differentiated(module, env, trial, here, batch)[0])
+        # No number: of a variance in the state that is still 0, under a root. It is no parameter.
+        gradient = np.nan_to_num(rows(differentiated(module, env, trial, here, batch)[0]))
         moves |= gradient != 0
         norm = np.linalg.norm(gradient, axis=1, keepdims=True)
         gradient *= np.minimum(1, config.max_grad_norm / np.maximum(norm, 1e-30))

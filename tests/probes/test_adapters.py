@@ -51,7 +51,7 @@ def test_a_closure_passes_and_its_note_says_how_it_can_hang(adapter):
     assert "sequential_vmap" in report.notes[0]
 
 
-@pytest.mark.slow
+@pytest.mark.study
 def test_a_closure_passes_every_oracle_that_it_can_be_asked():
     sys.modules.pop("closure_ppo", None)
     oracles = [name for name, oracle in ORACLES.items() if "ppo" in oracle.kinds]

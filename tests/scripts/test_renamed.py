@@ -158,7 +158,7 @@ def my_init(my_task, my_batch, **my_options):
 
 @pytest.mark.parametrize(
     "every",
-    [pytest.param(17, marks=pytest.mark.slow), pytest.param(1, marks=[pytest.mark.study, pytest.mark.timeout(3000)])],
+    [pytest.param(34, marks=pytest.mark.slow), pytest.param(1, marks=[pytest.mark.study, pytest.mark.timeout(3000)])],
 )
 def test_planted_bugs_are_the_same_programs_under_other_names(every):
     def programs(module, agent):

@@ -93,7 +93,8 @@ def sampled_slots(module: ModuleType) -> Iterator[tuple[str, collections.Counter
     for rows, n in itertools.product((4, 13, 18, 40), (1, 3)):
         slots, _ = (np.asarray(x) for x in module.replay_indices(bits, jnp.int32(rows), capacity, num_envs, n))
         case = f"with {rows} rows written of {capacity}, and {n}-step returns"
-        close(f"the shape of the slots {case}", slots.shape, (len(bits), n))
+        if slots.shape != (len(bits), n):  # one more is for the observation after, where each is stored once
+            raise CannotAskError(f"{case}, its slots are of shape {slots.shape}, in rlref's {(len(bits), n)}")
         written = range(max(0, rows - capacity), rows)
         whole = {tuple(slot[(row + k) % capacity, env] for k in range(n))
                  for row in written[: len(written) - n + 1] for env in range(num_envs)}  # fmt: skip

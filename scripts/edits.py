@@ -862,6 +862,515 @@ def two_hot(x: Array) -> Array:
             ),
         ),
     ),
+    Edit(
+        "clip around an average policy",
+        "ppo",
+        "the ratio to the mean of past parameters is clipped, and weighted by what that policy is to the one that "
+        "acted: PPO-EWMA (Hilton et al. 2021, arXiv:2110.00641)",
+        ("Config", "State", "Average", "init", "learn", "loss"),
+        (
+            (
+                '    clip_coef: float = leaf(0.2, "[0, inf)", (0.05, 0.5, "log"))  # clip the '
+                "probability ratio to 1 +- this\n",
+                '    clip_coef: float = leaf(0.2, "[0, inf)", (0.05, 0.5, "log"))  # clip the ratio '
+                "to the averaged policy to 1 +- this\n"
+                "    # share of the past that the mean of the parameters, which the ratio is clipped "
+                "about, keeps at a gradient step\n"
+                '    ewma_decay: float = leaf(0.889, "[0, 1)")\n',
+            ),
+            (
+                "    opt_state: optax.OptState  # over the parameters as one vector\n",
+                "    opt_state: optax.OptState  # over the parameters as one vector\n"
+                "    average: Average  # of the parameters as one vector: the proximal policy\n",
+            ),
+            (
+                "    return_moments: Moments | None  # of discounted_return\n",
+                "    return_moments: Moments | None  # of discounted_return\n"
+                "\n"
+                "\n"
+                "@flax.struct.dataclass\n"
+                "class Average:\n"
+                '    """Exponentially weighted mean of parameters, their first values included."""\n'
+                "\n"
+                "    mean: Array\n"
+                "    weight: Array  # sum of the weights so far: 1, then 1 + decay, 1 + decay + decay^2, ...\n"
+                "\n"
+                "    def add(self, params: Array, decay: Any) -> Average:\n"
+                "        kept = decay * self.weight\n"
+                "        return Average((kept * self.mean + params) / (kept + 1), kept + 1)\n",
+            ),
+            (
+                '    params = {"params": task.network.init(key_net, x, '
+                'config.init_log_std)["params"]}  # without what `sow` adds\n',
+                '    params = {"params": task.network.init(key_net, x, '
+                'config.init_log_std)["params"]}  # without what `sow` adds\n'
+                "    vector = ravel_pytree(params)[0]\n",
+            ),
+            (
+                "        opt_state=make_optimizer(config, config.learning_rate).init(ravel_pytree(params)[0]),\n",
+                "        opt_state=make_optimizer(config, config.learning_rate).init(vector),\n"
+                "        average=Average(jnp.copy(vector), jnp.ones(())),\n",
+            ),
+            (
+                "    optimizer, target_kl = make_optimizer(task.config, learning_rate), task.config.target_kl\n",
+                "    config = task.config\n"
+                "    optimizer, target_kl = make_optimizer(config, learning_rate), config.target_kl\n",
+            ),
+            (
+                "        params, opt_state, going = carry\n",
+                "        params, opt_state, average, going = carry\n",
+            ),
+            (
+                "        gradient, aux = jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, "
+                "minibatch), has_aux=True)(params)\n",
+                "        proximal, _ = forward(task, unravel(average.mean), state.obs_moments, minibatch.obs)\n"
+                "        anchor = proximal.log_prob(minibatch.action)  # data, as far as the gradient goes\n"
+                "        objective = partial(loss, task=task, obs_moments=state.obs_moments, "
+                "batch=minibatch, proximal_log_prob=anchor)\n"
+                "        gradient, aux = jax.grad(lambda p: objective(unravel(p)), has_aux=True)(params)\n",
+            ),
+            (
+                "        new = optax.apply_updates(params, change), new_opt_state\n",
+                "        new_params = optax.apply_updates(params, change)\n"
+                "        new = new_params, new_opt_state, average.add(new_params, config.ewma_decay)\n",
+            ),
+            (
+                "            new = jax.tree.map(partial(jnp.where, going), new, (params, opt_state))\n",
+                "            new = jax.tree.map(partial(jnp.where, going), new, (params, opt_state, average))\n",
+            ),
+            (
+                "        (params, opt_state, going), aux = scan(minibatch_step, carry, indices)\n",
+                "        (*learned, going), aux = scan(minibatch_step, carry, indices)\n",
+            ),
+            (
+                "        return (params, opt_state, going), aux\n",
+                "        return (*learned, going), aux\n",
+            ),
+            (
+                "    (params, opt_state, _), aux = jax.lax.scan(epoch, (params, state.opt_state, "
+                "jnp.bool(True)), indices)\n"
+                "    return replace(state, params=unravel(params), opt_state=opt_state), aux\n",
+                "    start = params, state.opt_state, state.average, jnp.bool(True)\n"
+                "    (params, opt_state, average, _), aux = jax.lax.scan(epoch, start, indices)\n"
+                "    return replace(state, params=unravel(params), opt_state=opt_state, average=average), aux\n",
+            ),
+            (
+                "def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> "
+                "tuple[Array, Metrics]:\n"
+                '    """PPO\'s objective, to be minimised, over one minibatch (Schulman et al. 2017, '
+                'eq. 9); and its diagnostics."""\n',
+                "def loss(\n"
+                "    params: Any, task: Task, obs_moments: Moments | None, batch: Batch, proximal_log_prob: Array\n"
+                ") -> tuple[Array, Metrics]:\n"
+                '    """PPO\'s decoupled objective, to be minimised, over one minibatch; and its diagnostics.\n'
+                "\n"
+                "    Hilton, Cobbe & Schulman 2021 (arXiv:2110.00641), PPO-EWMA: the ratio to the "
+                "proximal policy is clipped, and\n"
+                "    what that policy is to the one that acted corrects for where the samples come from.\n"
+                '    """\n',
+            ),
+            (
+                "    log_ratio = policy.log_prob(batch.action) - batch.log_prob\n    ratio = jnp.exp(log_ratio)\n",
+                "    log_prob = policy.log_prob(batch.action)\n"
+                "    log_ratio = log_prob - batch.log_prob  # to the policy that acted\n"
+                "    acted_ratio = jnp.exp(log_ratio)\n"
+                "    ratio, correction = jnp.exp(log_prob - proximal_log_prob), "
+                "jnp.exp(proximal_log_prob - batch.log_prob)\n",
+            ),
+            (
+                "    policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()\n",
+                "    policy_loss = -(correction * jnp.minimum(ratio * advantage, clipped_ratio * advantage)).mean()\n",
+            ),
+            (
+                '        "approx_kl": (ratio - 1 - log_ratio).mean(),  # k3 of Schulman 2020, '
+                '"Approximating KL Divergence"\n',
+                '        "approx_kl": (acted_ratio - 1 - log_ratio).mean(),  # k3 of Schulman 2020, '
+                '"Approximating KL Divergence"\n',
+            ),
+            (
+                '        "ratio_error": jnp.abs(ratio - 1).max(),\n',
+                '        "ratio_error": jnp.abs(acted_ratio - 1).max(),\n',
+            ),
+        ),
+    ),
+    Edit(
+        "PopArt",
+        "ppo",
+        "value targets in units of their own moments, which forget, and a value head that is rescaled with them (van "
+        "Hasselt et al. 2016, arXiv:1602.07714)",
+        (
+            "Config",
+            "State",
+            "make",
+            "init",
+            "update",
+            "learn",
+            "popart",
+            "normalize_value",
+            "denormalize_value",
+            "loss",
+            "diagnose",
+        ),
+        (
+            (
+                "    scale_rewards: bool = static(False)  # divide by the std of their discounted sum "
+                "so far, never shift; clip to +-10\n",
+                "    scale_rewards: bool = static(False)  # divide by the std of their discounted sum "
+                "so far, never shift; clip to +-10\n"
+                '    popart_rate: float = leaf(0.1, "(0, 1]")  # share of the newest rollout in the '
+                "moments that normalise value targets\n",
+            ),
+            (
+                "    return_moments: Moments | None  # of discounted_return\n",
+                "    return_moments: Moments | None  # of discounted_return\n"
+                "    target_moments: Moments  # of the latest value targets: the network's own output "
+                "is a value normalised by these\n",
+            ),
+            (
+                "        _, value = forward(task, state.params, state.obs_moments, obs[None])\n"
+                "        return value[0] if state.return_moments is None else value[0] * "
+                "reward_scale(state.return_moments)\n",
+                "        _, output = forward(task, state.params, state.obs_moments, obs[None])\n"
+                "        value = denormalize_value(output[0], state.target_moments)\n"
+                "        return value if state.return_moments is None else value * "
+                "reward_scale(state.return_moments)\n",
+            ),
+            (
+                "        return_moments=Moments(*jnp.zeros(3)) if config.scale_rewards else None,\n",
+                "        return_moments=Moments(*jnp.zeros(3)) if config.scale_rewards else None,\n"
+                "        target_moments=Moments(*jnp.zeros(3)),\n",
+            ),
+            (
+                "    value = forward(task, state.params, state.obs_moments, "
+                "flat(rollout.obs))[1].reshape(reward.shape)\n"
+                "    next_value = forward(task, state.params, state.obs_moments, "
+                "flat(rollout.final_obs))[1].reshape(reward.shape)\n",
+                "    output = forward(task, state.params, state.obs_moments, "
+                "flat(rollout.obs))[1].reshape(reward.shape)\n"
+                "    next_output = forward(task, state.params, state.obs_moments, "
+                "flat(rollout.final_obs))[1].reshape(reward.shape)\n"
+                "    value = denormalize_value(output, state.target_moments)\n"
+                "    next_value = denormalize_value(next_output, state.target_moments)\n",
+            ),
+            (
+                "    target = advantage + value\n",
+                "    target = advantage + value\n"
+                "    state = popart(state, target, config.popart_rate)  # from here on: new moments, "
+                "and a head that goes with them\n",
+            ),
+            (
+                "        gradient, aux = jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, "
+                "minibatch), has_aux=True)(params)\n",
+                "        objective = partial(loss, task=task, state=state, batch=minibatch)\n"
+                "        gradient, aux = jax.grad(lambda p: objective(unravel(p)), has_aux=True)(params)\n",
+            ),
+            (
+                "def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> "
+                "tuple[Array, Metrics]:\n"
+                '    """PPO\'s objective, to be minimised, over one minibatch (Schulman et al. 2017, '
+                'eq. 9); and its diagnostics."""\n',
+                "def popart(state: State, target: Array, rate: Any) -> State:\n"
+                '    """Take in the newest value targets `[T, N]`, and keep every value as it was '
+                "(van Hasselt et al. 2016, PopArt).\n"
+                "\n"
+                "    The moments forget: a rollout's weight falls by `rate` with each that comes "
+                "after it. The value head is rescaled so\n"
+                "    that what `denormalize_value` makes of its output is the same before and after.\n"
+                '    """\n'
+                "    old = state.target_moments\n"
+                "    new = replace(old, count=old.count * (1 - rate)).merge(Moments.of(target.reshape(-1)))\n"
+                "    old_scale, new_scale = reward_scale(old), reward_scale(new)\n"
+                '    head = state.params["params"]["value_head"]\n'
+                "    head = {\n"
+                '        "kernel": head["kernel"] * (old_scale / new_scale),\n'
+                '        "bias": (old_scale * head["bias"] + old.mean - new.mean) / new_scale,\n'
+                "    }\n"
+                '    return replace(state, params={"params": {**state.params["params"], "value_head": '
+                "head}}, target_moments=new)\n"
+                "\n"
+                "\n"
+                "def normalize_value(value: Array, moments: Moments) -> Array:\n"
+                '    """Values in the units of the (scaled) rewards, as the network gives them."""\n'
+                "    return (value - moments.mean) / reward_scale(moments)\n"
+                "\n"
+                "\n"
+                "def denormalize_value(output: Array, moments: Moments) -> Array:\n"
+                '    """The other way."""\n'
+                "    return moments.mean + reward_scale(moments) * output\n"
+                "\n"
+                "\n"
+                "def loss(params: Any, task: Task, state: State, batch: Batch) -> tuple[Array, Metrics]:\n"
+                '    """PPO\'s objective, to be minimised, over one minibatch (Schulman et al. 2017, '
+                "eq. 9); and its diagnostics.\n"
+                "\n"
+                "    The value's part of it is in normalised units, its clip too; `batch` is not.\n"
+                '    """\n',
+            ),
+            (
+                "    policy, value = forward(task, params, obs_moments, batch.obs)\n",
+                "    policy, value = forward(task, params, state.obs_moments, batch.obs)\n"
+                "    old_value, target = (normalize_value(x, state.target_moments) for x in "
+                "(batch.value, batch.target))\n",
+            ),
+            (
+                "    squared_error = (value - batch.target) ** 2\n",
+                "    squared_error = (value - target) ** 2\n",
+            ),
+            (
+                "        clipped_value = batch.value + jnp.clip(value - batch.value, "
+                "-config.clip_coef, config.clip_coef)\n"
+                "        squared_error = jnp.maximum(squared_error, (clipped_value - batch.target) ** 2)\n",
+                "        clipped_value = old_value + jnp.clip(value - old_value, -config.clip_coef, config.clip_coef)\n"
+                "        squared_error = jnp.maximum(squared_error, (clipped_value - target) ** 2)\n",
+            ),
+            (
+                '    """Policy and value at raw observations `[B, ...]`; `options` are flax\'s."""\n',
+                '    """Policy and normalised value at raw observations `[B, ...]`; `options` are flax\'s."""\n',
+            ),
+            (
+                '    """What rewards are divided by (37 details, continuous 8); 1 as long as the '
+                'discounted return has not varied."""\n',
+                '    """What rewards and values are divided by (37 details, continuous 8); 1 as long '
+                'as what counts has not varied."""\n',
+            ),
+            (
+                "    finished = jnp.arange(RING) < state.num_episodes\n",
+                "    finished = jnp.arange(RING) < state.num_episodes\n"
+                "    moments = jax.tree.leaves((state.return_moments, state.target_moments))\n",
+            ),
+            (
+                '        "nonfinite": ~jnp.isfinite(jnp.stack([*means.values(), '
+                "*jax.tree.leaves(state.return_moments)])).all(),\n",
+                '        "nonfinite": ~jnp.isfinite(jnp.stack([*means.values(), *moments])).all(),\n',
+            ),
+        ),
+    ),
+    Edit(
+        "policy and value in phases of their own",
+        "ppo",
+        "two networks with an optimiser and a lambda each, and epochs of the value after those of the policy: DNA "
+        "(Aitchison and Sweetser 2022, arXiv:2206.10027), without distillation",
+        (
+            "Config",
+            "State",
+            "init",
+            "update",
+            "learn",
+            "phase",
+            "policy_loss",
+            "value_loss",
+            "Network",
+            "diagnose",
+            "loss",
+        ),
+        (
+            (
+                "    update_epochs: int = static(4)  # passes over each rollout\n",
+                "    update_epochs: int = static(4)  # passes of the policy over each rollout\n"
+                "    value_epochs: int = static(4)  # passes of the value over it, after those of the policy\n",
+            ),
+            (
+                '    gae_lambda: float = leaf(0.95, "[0, 1]", (0.8, 1.0, "linear"))  # lambda of '
+                "generalised advantage estimation\n",
+                '    gae_lambda: float = leaf(0.95, "[0, 1]", (0.8, 1.0, "linear"))  # lambda of '
+                "generalised advantage estimation\n"
+                '    value_lambda: float = leaf(0.98, "[0, 1]", (0.8, 1.0, "linear"))  # lambda of '
+                "the value's targets\n",
+            ),
+            (
+                '    vf_coef: float = leaf(0.5, "[0, inf)", (0.1, 2.0, "log"))  # weight of the value loss\n',
+                '    vf_coef: float = leaf(0.5, "[0, inf)", (0.1, 2.0, "log"))  # factor of the value '
+                "loss, before its gradient's clip\n",
+            ),
+            (
+                "    opt_state: optax.OptState  # over the parameters as one vector\n",
+                '    opt_state: dict[str, optax.OptState]  # of "policy" and "value", each over all '
+                "parameters as one vector\n",
+            ),
+            (
+                '    params = {"params": task.network.init(key_net, x, '
+                'config.init_log_std)["params"]}  # without what `sow` adds\n',
+                '    params = {"params": task.network.init(key_net, x, '
+                'config.init_log_std)["params"]}  # without what `sow` adds\n'
+                "    optimizer, vector = make_optimizer(config, config.learning_rate), ravel_pytree(params)[0]\n",
+            ),
+            (
+                "        opt_state=make_optimizer(config, config.learning_rate).init(ravel_pytree(params)[0]),\n",
+                '        opt_state={"policy": optimizer.init(vector), "value": optimizer.init(vector)},\n',
+            ),
+            (
+                "    key, key_collect, key_shuffle = jax.random.split(state.key, 3)\n",
+                "    key, key_collect, key_shuffle, key_value = jax.random.split(state.key, 4)\n",
+            ),
+            (
+                "    advantage = gae(reward, value, next_value, rollout.terminated, "
+                "rollout.truncated, config.gamma, config.gae_lambda)\n"
+                "    target = advantage + value\n",
+                "    estimate = partial(gae, reward, value, next_value, rollout.terminated, "
+                "rollout.truncated, config.gamma)\n"
+                "    advantage, target = estimate(config.gae_lambda), estimate(config.value_lambda) + value\n",
+            ),
+            (
+                "    indices = minibatch_indices(key_shuffle, config.update_epochs, reward.size, "
+                "config.num_minibatches)\n",
+                "    indices = minibatch_indices(key_shuffle, config.update_epochs, reward.size, "
+                "config.num_minibatches)\n"
+                "    value_indices = minibatch_indices(key_value, config.value_epochs, reward.size, "
+                "config.num_minibatches)\n",
+            ),
+            (
+                "    state, aux = learn(task, state, batch, indices, learning_rate)\n",
+                '    state, aux = learn(task, state, batch, {"policy": indices, "value": '
+                "value_indices}, learning_rate)\n",
+            ),
+            (
+                "def learn(task: Task, state: State, batch: Batch, indices: Array, learning_rate: "
+                "Array) -> tuple[State, Metrics]:\n"
+                '    """Epochs of minibatch gradient steps over one rollout, and diagnostics `[epochs, M]`."""\n'
+                "    optimizer, target_kl = make_optimizer(task.config, learning_rate), task.config.target_kl\n",
+                "def learn(\n"
+                "    task: Task, state: State, batch: Batch, indices: dict[str, Array], learning_rate: Array\n"
+                ") -> tuple[State, dict[str, Metrics]]:\n"
+                '    """The policy\'s epochs over one rollout, then the value\'s (DNA, Aitchison & '
+                "Sweetser 2022); no distillation.\n"
+                "\n"
+                "    Policy and value share no parameter, so that neither phase moves the other's: "
+                "there the gradient is 0 in every step\n"
+                "    of the phase, and so is Adam's change. Diagnostics are `[epochs, M]` for each.\n"
+                '    """\n'
+                "    params, unravel = ravel_pytree(state.params)\n"
+                "    params_norm = jnp.sqrt(optax.tree.vdot(params, params))\n"
+                "    optimizer, opt_state, aux = make_optimizer(task.config, learning_rate), {}, {}\n"
+                '    for name, loss, target_kl in (("policy", policy_loss, task.config.target_kl), '
+                '("value", value_loss, None)):\n'
+                "        objective = partial(loss, task=task, obs_moments=state.obs_moments)\n"
+                "        carry = params, state.opt_state[name]\n"
+                "        (params, opt_state[name]), aux[name] = phase(\n"
+                "            objective, optimizer, unravel, params_norm, carry, batch, indices[name], target_kl\n"
+                "        )\n"
+                "    return replace(state, params=unravel(params), opt_state=opt_state), aux\n"
+                "\n"
+                "\n"
+                "def phase(\n"
+                "    objective: Callable[..., Any],\n"
+                "    optimizer: optax.GradientTransformation,\n"
+                "    unravel: Callable[[Array], Any],\n"
+                "    params_norm: Array,\n"
+                "    start: tuple[Array, Any],\n"
+                "    batch: Batch,\n"
+                "    indices: Array,\n"
+                "    target_kl: Any,\n"
+                ") -> tuple[tuple[Array, Any], Metrics]:\n"
+                '    """Epochs of minibatch gradient steps on one objective, from parameters and the '
+                'optimiser\'s state at the start."""\n',
+            ),
+            (
+                "    params, unravel = ravel_pytree(state.params)\n"
+                "    params_norm = jnp.sqrt(optax.tree.vdot(params, params))\n"
+                "\n",
+                "",
+            ),
+            (
+                "        gradient, aux = jax.grad(lambda p: loss(unravel(p), task, state.obs_moments, "
+                "minibatch), has_aux=True)(params)\n",
+                "        gradient, aux = jax.grad(lambda p: objective(unravel(p), batch=minibatch), "
+                "has_aux=True)(params)\n",
+            ),
+            (
+                "    (params, opt_state, _), aux = jax.lax.scan(epoch, (params, state.opt_state, "
+                "jnp.bool(True)), indices)\n"
+                "    return replace(state, params=unravel(params), opt_state=opt_state), aux\n",
+                "    (params, opt_state, _), aux = jax.lax.scan(epoch, (*start, jnp.bool(True)), indices)\n"
+                "    return (params, opt_state), aux\n",
+            ),
+            (
+                "def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> "
+                "tuple[Array, Metrics]:\n"
+                '    """PPO\'s objective, to be minimised, over one minibatch (Schulman et al. 2017, '
+                'eq. 9); and its diagnostics."""\n',
+                "def policy_loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) "
+                "-> tuple[Array, Metrics]:\n"
+                '    """What the policy minimises over one minibatch (Schulman et al. 2017, eq. 9, no '
+                'value); and its diagnostics."""\n',
+            ),
+            (
+                "    policy, value = forward(task, params, obs_moments, batch.obs)\n",
+                "    policy, _ = forward(task, params, obs_moments, batch.obs)\n",
+            ),
+            (
+                "    policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()\n",
+                "    surrogate = -jnp.minimum(ratio * advantage, clipped_ratio * advantage).mean()\n"
+                "    total = surrogate - config.ent_coef * policy.entropy().mean()\n"
+                "    return total, {\n"
+                '        "loss": total,\n'
+                '        "policy_loss": surrogate,\n'
+                '        "approx_kl": (ratio - 1 - log_ratio).mean(),  # k3 of Schulman 2020, '
+                '"Approximating KL Divergence"\n'
+                '        "clip_fraction": (jnp.abs(ratio - 1) > config.clip_coef).mean(dtype=jnp.float32),\n'
+                '        "ratio_error": jnp.abs(ratio - 1).max(),\n'
+                "    }\n"
+                "\n"
+                "\n"
+                "def value_loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) "
+                "-> tuple[Array, Metrics]:\n"
+                '    """What the value minimises over one minibatch; and its diagnostics."""\n'
+                "    config = task.config\n"
+                "    _, value = forward(task, params, obs_moments, batch.obs)\n",
+            ),
+            (
+                "    value_loss = 0.5 * squared_error.mean()\n"
+                "    total = policy_loss + config.vf_coef * value_loss - config.ent_coef * policy.entropy().mean()\n"
+                "    return total, {\n"
+                '        "loss": total,\n'
+                '        "policy_loss": policy_loss,\n'
+                '        "value_loss": value_loss,\n'
+                '        "approx_kl": (ratio - 1 - log_ratio).mean(),  # k3 of Schulman 2020, '
+                '"Approximating KL Divergence"\n'
+                '        "clip_fraction": (jnp.abs(ratio - 1) > config.clip_coef).mean(dtype=jnp.float32),\n'
+                '        "ratio_error": jnp.abs(ratio - 1).max(),\n'
+                "    }\n",
+                "    error = 0.5 * squared_error.mean()\n"
+                '    return config.vf_coef * error, {"loss": config.vf_coef * error, "value_loss": error}\n',
+            ),
+            (
+                '    """Policy, and V `[B]`. Features `[B, F]`: two separate MLPs. Images `[B, H, W, '
+                'C]`: one shared torso, two heads."""\n',
+                '    """Policy, and V `[B]`, from features `[B, F]` or images `[B, H, W, C]`: '
+                'networks that share no parameter."""\n',
+            ),
+            (
+                '        actor = self.torso(x, "torso" if x.ndim == 4 else "actor")\n'
+                '        critic = actor if x.ndim == 4 else self.torso(x, "critic")\n',
+                '        actor, critic = self.torso(x, "actor"), self.torso(x, "critic")\n',
+            ),
+            (
+                "def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) -> dict[str, Any]:\n",
+                "def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: dict[str, "
+                "Metrics]) -> dict[str, Any]:\n",
+            ),
+            (
+                '    applied, first_ratio_error = aux.pop("applied"), aux.pop("ratio_error")[0, 0]\n'
+                "    means = {name: x.mean(where=applied > 0) for name, x in aux.items()}\n",
+                '    of_policy, of_value = aux["policy"], aux["value"]\n'
+                '    first_ratio_error, policy_applied = of_policy.pop("ratio_error")[0, 0], of_policy["applied"] > 0\n'
+                "    means = {name: x.mean() for name, x in of_value.items()}  # the value's epochs all count\n"
+                "    means |= {name: x.mean(where=policy_applied) for name, x in of_policy.items()}\n"
+                "    # What every gradient step has, over those of both; and the objectives' sum, "
+                "which was one objective.\n"
+                "    of_both = {k: jnp.concatenate([of_policy[k], of_value[k]]) for k in "
+                '("grad_norm", "update_ratio", "applied")}\n'
+                '    applied = of_both.pop("applied")\n'
+                "    means |= {name: x.mean(where=applied > 0) for name, x in of_both.items()}\n"
+                '    means["loss"] += of_value["loss"].mean()\n'
+                '    del means["applied"]\n',
+            ),
+            (
+                '        "gradient_noise_scale": gradient_noise_scale(state.opt_state, part.value.size),\n',
+                '        "gradient_noise_scale": gradient_noise_scale(state.opt_state["policy"], '
+                "part.value.size),  # of the policy's\n",
+            ),
+        ),
+    ),
 ]
 
 # ---- DQN -------------------------------------------------------------------------------------------------------------
@@ -1631,6 +2140,67 @@ def next_values(target_q: Array, online_q: Array) -> Array:
             ),
         ),
     ),
+    Edit(
+        "n-step returns cut where not greedy",
+        "dqn",
+        "rewards are summed as long as actions are the greedy ones, as in Watkins's Q(lambda) (Watkins 1989)",
+        ("Config", "update", "one_cycle", "sample"),
+        (
+            (
+                "    n_step: int = static(1)  # rewards summed before the bootstrap; above 1 without "
+                "correction for exploring actions\n",
+                "    # rewards summed before the bootstrap, fewer where an action after the first is "
+                "not the greedy one, or is no longer\n"
+                "    # (Watkins 1989); with expected_sarsa without that correction\n"
+                "    n_step: int = static(3)\n",
+            ),
+            (
+                "    discount: Array  # of the value of next_obs: gamma^n, or a lower power at an "
+                "ending; 0 where it terminated\n",
+                "    discount: Array  # of the value of next_obs: gamma^m of the m summed, at most n; "
+                "0 where the last terminated\n",
+            ),
+            (
+                "    batch = sample(task, state.buffer, index, state.obs)\n",
+                "    batch = sample(task, before.params, state.buffer, index, state.obs)\n",
+            ),
+            (
+                "    batch = sample(task, state.buffer, cycle.slots, state.obs)\n",
+                "    batch = sample(task, unravel(params), state.buffer, cycle.slots, state.obs)\n",
+            ),
+            (
+                "def sample(task: Task, buffer: Array, index: Array, like: Array) -> Batch:\n"
+                '    """The n-step transitions at slots `[B, n]` (Sutton & Barto 2018, section 7.1), '
+                "observations like `like`.\n",
+                "def sample(task: Task, params: Any, buffer: Array, index: Array, like: Array) -> Batch:\n"
+                '    """The n-step transitions at slots `[B, n]` (Sutton & Barto 2018, section 7.1), '
+                "observations like `like`.\n"
+                "\n"
+                "    A step is summed only if its action is the one that `params` hold for the best, "
+                "but for the first step, which is\n"
+                "    where the value is learned: as in Watkins's Q(lambda) (Watkins 1989; Sutton & "
+                "Barto 2018, section 12.10). The\n"
+                "    bootstrap is then from that step's own observation, before the action: what is "
+                "learned is the greedy policy's value.\n",
+            ),
+            (
+                "    decoded = partial(decode, buffer_dtype=config.buffer_dtype, like=like)\n",
+                "",
+            ),
+            (
+                "    steps = [unpack(buffer[slot], stored) for slot in slots]\n",
+                "    steps = [unpack(buffer[slot], stored) for slot in slots]\n"
+                "    decoded = partial(decode, buffer_dtype=config.buffer_dtype, like=like)\n",
+            ),
+            (
+                "    for slot, step in zip(slots, steps, strict=True):\n",
+                "    for k, (slot, step) in enumerate(zip(slots, steps, strict=True)):\n"
+                '        if k > 0 and config.target != "expected_sarsa":  # before its reward is '
+                "looked at, which would bias the choice\n"
+                "            counted &= forward(task, params, decoded(step.obs)).argmax(axis=-1) == step.action\n",
+            ),
+        ),
+    ),
 ]
 
 # ---- CEM -------------------------------------------------------------------------------------------------------------
@@ -1997,6 +2567,274 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
 
 ''',
                 "",
+            ),
+        ),
+    ),
+    Edit(
+        "normalised observations",
+        "cem",
+        "observations are normalised by the moments of the generations before: V2 of ARS (Mania et al. 2018, "
+        "arXiv:1803.07055)",
+        (
+            "State",
+            "Moments",
+            "Task",
+            "make",
+            "init",
+            "update",
+            "rollout",
+            "masked_moments",
+            "act",
+            "normalize",
+            "diagnose",
+        ),
+        (
+            (
+                "    env_steps: Array  # int32, of all candidates so far\n",
+                "    env_steps: Array  # int32, of all candidates so far\n"
+                "    moments: Moments  # of features [F], by which those that the mean was fitted to "
+                "normalised what they saw\n"
+                "    seen: Moments  # of all that candidates have seen so far: by these the next ones will\n"
+                "\n"
+                "\n"
+                "@flax.struct.dataclass\n"
+                "class Moments:\n"
+                '    """Mean and variance of data, and how many there were."""\n'
+                "\n"
+                "    mean: Array\n"
+                "    variance: Array\n"
+                "    count: Array\n"
+                "\n"
+                "    def merge(self, other: Moments) -> Moments:\n"
+                '        """Chan, Golub & LeVeque 1979: exact, and without the difference of large '
+                'sums of squares."""\n'
+                "        count = self.count + other.count\n"
+                "        delta, share = other.mean - self.mean, other.count / count\n"
+                "        variance = self.variance * (1 - share) + other.variance * share + delta**2 * "
+                "share * (1 - share)\n"
+                "        return Moments(self.mean + delta * share, variance, count)\n",
+            ),
+            (
+                "    max_steps: int  # of an episode\n",
+                "    max_steps: int  # of an episode\n    num_inputs: int\n",
+            ),
+            (
+                "    task = Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)\n",
+                "    task = Task(config, env, env_params, obs_space, action_space, int(limit), "
+                "num_inputs, len(flat), unflatten)\n",
+            ),
+            (
+                "        action = act(task, state.mean, obs[None])[0]\n",
+                "        action = act(task, state.moments, state.mean, obs[None])[0]\n",
+            ),
+            (
+                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))\n",
+                "    moments, seen = (Moments(jnp.zeros(task.num_inputs), jnp.ones(task.num_inputs), "
+                "jnp.zeros(())) for _ in range(2))\n"
+                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), moments, seen)\n",
+            ),
+            (
+                "    returns, lengths, ended = rollout(task, candidates, "
+                "jax.random.split(key_rollout, config.num_rollouts))\n",
+                "    # One generation, its evaluation too, uses one set of statistics: no candidate "
+                "is compared by another one's.\n"
+                "    play = partial(rollout, task, state.seen)\n"
+                "    returns, lengths, ended, newly_seen = play(candidates, "
+                "jax.random.split(key_rollout, config.num_rollouts))\n",
+            ),
+            (
+                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())\n",
+                "    env_steps, seen = state.env_steps + lengths.sum(), state.seen.merge(newly_seen)\n"
+                "    new = State(mean, variance + extra_variance, key, env_steps, state.seen, seen)\n",
+            ),
+            (
+                "    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, "
+                "config.num_eval_rollouts))[0].mean(axis=1)\n",
+                "    of_mean, *of_elites = play(tried, jax.random.split(key_eval, "
+                "config.num_eval_rollouts))[0].mean(axis=1)\n",
+            ),
+            (
+                "def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, Array]:\n"
+                '    """One episode of each candidate `[P, D]` on each key `[K]`.\n',
+                "def rollout(task: Task, moments: Moments, candidates: Array, keys: Array) -> "
+                "tuple[Array, Array, Array, Moments]:\n"
+                '    """One episode of each candidate `[P, D]` on each key `[K]`, observations '
+                "normalised by `moments`.\n",
+            ),
+            (
+                "    `max_steps`. Candidates share the keys (common random numbers), so that the luck "
+                "of a draw is the same for all.\n",
+                "    `max_steps`; and the moments of what was acted on up to there, all together. "
+                "Candidates share the keys (common\n"
+                "    random numbers), so that the luck of a draw is the same for all.\n",
+            ),
+            (
+                "    obs, env_state = jax.vmap(lambda _: start)(candidates)\n",
+                "    obs, env_state = jax.vmap(lambda _: start)(candidates)\n"
+                "    actions_of = jax.vmap(partial(act, task, moments))\n"
+                "    features_of = jax.vmap(partial(features, space=task.obs_space))\n",
+            ),
+            (
+                "        t, obs, env_state, alive, total, length = carry\n"
+                "        action = jax.vmap(partial(act, task))(candidates, obs)\n",
+                "        t, obs, env_state, alive, total, length, seen = carry\n"
+                "        seen = seen.merge(masked_moments(features_of(obs), alive))\n"
+                "        action = actions_of(candidates, obs)\n",
+            ),
+            (
+                "        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive\n",
+                "        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, "
+                "length + alive, seen\n",
+            ),
+            (
+                "    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), "
+                "jnp.zeros(shape, jnp.int32)\n",
+                "    nothing = Moments(jnp.zeros(task.num_inputs), jnp.zeros(task.num_inputs), jnp.zeros(()))\n"
+                "    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), "
+                "jnp.zeros(shape, jnp.int32), nothing\n",
+            ),
+            (
+                "    *_, alive, total, length = jax.lax.platform_dependent(carry, cuda=in_blocks, "
+                "rocm=in_blocks, default=every_step)\n"
+                "    return total, length, ~alive\n",
+                "    carry = jax.lax.platform_dependent(carry, cuda=in_blocks, rocm=in_blocks, default=every_step)\n"
+                "    *_, alive, total, length, seen = carry\n"
+                "    return total, length, ~alive, seen\n"
+                "\n"
+                "\n"
+                "def masked_moments(x: Array, mask: Array) -> Moments:\n"
+                '    """Moments `[F]` of those of `[P, K, F]` that `mask` `[P, K]` selects; of none: of count 0."""\n'
+                "    count, mask = mask.sum().astype(jnp.float32), mask[..., None]\n"
+                "    mean = x.sum(axis=(0, 1), where=mask) / jnp.maximum(count, 1)\n"
+                "    variance = ((x - mean) ** 2).sum(axis=(0, 1), where=mask) / jnp.maximum(count, 1)\n"
+                "    return Moments(mean, variance, count)\n",
+            ),
+            (
+                "def act(task: Task, params: Array, obs: Array) -> Array:\n",
+                "def act(task: Task, moments: Moments, params: Array, obs: Array) -> Array:\n",
+            ),
+            (
+                "    x = features(obs, task.obs_space)\n",
+                "    x = normalize(features(obs, task.obs_space), moments)\n",
+            ),
+            (
+                "\n"
+                "# ---- Diagnostics: rlref/metrics.py defines each name "
+                "-----------------------------------------------------------------\n",
+                "\n"
+                "def normalize(x: Array, moments: Moments) -> Array:\n"
+                '    """Features `[B, F]` by mean and standard deviation, as in ARS V2 (Mania et al. '
+                '2018), once there are any."""\n'
+                "    normalized = jnp.clip((x - moments.mean) / jnp.sqrt(moments.variance + 1e-8), -10.0, 10.0)\n"
+                "    return jnp.where(moments.count > 0, normalized, x)\n"
+                "\n"
+                "\n"
+                "# ---- Diagnostics: rlref/metrics.py defines each name "
+                "-----------------------------------------------------------------\n",
+            ),
+            (
+                "    floor = kl_floor(elite.sum(), num_params)\n",
+                "    floor = kl_floor(elite.sum(), num_params)\n"
+                "    numbers = jax.tree.leaves((new.mean, new.variance, new.seen))\n",
+            ),
+            (
+                '        "nonfinite": ~jnp.isfinite(jnp.stack([returns.sum(), new.mean.sum(), '
+                "new.variance.sum()])).all(),\n",
+                '        "nonfinite": ~jnp.isfinite(jnp.stack([x.sum() for x in (returns, *numbers)])).all(),\n',
+            ),
+        ),
+    ),
+    Edit(
+        "relative entropy policy search",
+        "cem",
+        "all candidates are weighted by exp(score / T), as far from equal weights as the elites would be: episodic "
+        "REPS (Peters et al. 2010)",
+        ("update", "reps_weights", "refit", "diagnose"),
+        (
+            (
+                "from jax.scipy.special import digamma\n",
+                "from jax.scipy.special import digamma, entr\n",
+            ),
+            (
+                '    elite_fraction: float = leaf(0.125, "(0, 1]", (0.03, 0.5, "log"))  # of '
+                "candidates, refitted to; at least 2 of them\n",
+                "    # of candidates, at least 2 of them: the refit's weights are as far from equal "
+                "ones as if these alone had weight\n"
+                '    elite_fraction: float = leaf(0.125, "(0, 1]", (0.03, 0.5, "log"))\n',
+            ),
+            (
+                "    fitted = refit(candidates, elite)\n",
+                "    weights = reps_weights(score, jnp.log(config.population_size / num_elites))\n"
+                "    fitted = refit(candidates, weights)\n",
+            ),
+            (
+                "    diagnostics = diagnose(state, new, fitted, returns, lengths, elite) | {\n",
+                "    diagnostics = diagnose(state, new, fitted, returns, lengths, elite, weights) | {\n",
+            ),
+            (
+                "def refit(candidates: Array, elite: Array) -> tuple[Array, Array]:\n"
+                '    """The elites\' mean and variance `[D]`, by maximum likelihood: the sum of '
+                'squares over k, not k - 1."""\n'
+                "    mean = candidates.mean(axis=0, where=elite[:, None])\n"
+                "    variance = ((candidates - mean) ** 2).mean(axis=0, where=elite[:, None])\n",
+                "def reps_weights(score: Array, bound: Any) -> Array:\n"
+                '    """Weights `[P]` that sum to 1, for scores `[P]`: episodic REPS (Peters, '
+                "Muelling & Altuen 2010).\n"
+                "\n"
+                "    Of all weights within a KL of `bound` nats from equal ones, those with the "
+                "highest mean score: exp(score / T), T\n"
+                "    from a bisection, as the KL falls where T rises. Where even T = 0 stays within, "
+                "the best have equal weights. NaN is\n"
+                "    worse than any score and has none.\n"
+                '    """\n'
+                "    valid, score = ~jnp.isnan(score), jnp.clip(score, -1e30, 1e30)\n"
+                "    best, worst = jnp.nanmax(score), jnp.nanmin(score)\n"
+                "    gain = (score - best) / jnp.where(best > worst, best - worst, 1.0)  # -1 to 0, "
+                "so that T is a share of the range\n"
+                "    gain = jnp.where(valid | ~valid.any(), jnp.nan_to_num(gain), -jnp.inf)\n"
+                "\n"
+                "    def weights(log_temperature: Array) -> Array:\n"
+                "        return jax.nn.softmax(gain / jnp.exp(log_temperature))\n"
+                "\n"
+                "    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:\n"
+                "        low, high = ends\n"
+                "        middle = (low + high) / 2\n"
+                "        too_far = jnp.log(len(score)) - entr(weights(middle)).sum() > bound\n"
+                "        return jnp.where(too_far, middle, low), jnp.where(too_far, high, middle)\n"
+                "\n"
+                "    ends = jnp.float32(math.log(1e-9)), jnp.float32(math.log(1e3))\n"
+                "    return weights(jax.lax.fori_loop(0, 30, halve, ends)[1])\n"
+                "\n"
+                "\n"
+                "def refit(candidates: Array, weights: Array) -> tuple[Array, Array]:\n"
+                '    """The candidates\' weighted mean and variance `[D]`, by maximum likelihood; '
+                '`weights` sum to 1."""\n'
+                "    mean = jnp.sum(weights[:, None] * candidates, axis=0)\n"
+                "    variance = jnp.sum(weights[:, None] * (candidates - mean) ** 2, axis=0)\n",
+            ),
+            (
+                "    old: State, new: State, fitted: tuple[Array, Array], returns: Array, lengths: "
+                "Array, elite: Array\n",
+                "    old: State,\n"
+                "    new: State,\n"
+                "    fitted: tuple[Array, Array],\n"
+                "    returns: Array,\n"
+                "    lengths: Array,\n"
+                "    elite: Array,\n"
+                "    weights: Array,\n",
+            ),
+            (
+                "    `old` drew the candidates, `fitted` is the mean and variance of the elites "
+                "alone, and `new` is what came of it;\n"
+                "    `returns` and `lengths` are `[P, K]`, `elite` `[P]`.\n",
+                "    `old` drew the candidates, `fitted` is their mean and variance by `weights`, and "
+                "`new` is what came of it;\n"
+                "    `returns` and `lengths` are `[P, K]`, `elite` and `weights` `[P]`.\n",
+            ),
+            (
+                "    floor = kl_floor(elite.sum(), num_params)\n",
+                "    floor = kl_floor(1 / (weights**2).sum(), num_params)  # as many elites of equal "
+                "weight as these count for\n",
             ),
         ),
     ),

@@ -40,7 +40,8 @@ COMPONENTS = {
         "gaussian_entropy joint_log_prob continuous_target",
         "advantages": "advantages known_advantages discount reset_leak reset_temptation delayed_credit "
         "truncation_pair truncation_loop",
-        "batch": "learned_batch learned_targets known_rewards known_advantages known_targets exact_batch env_axis",
+        "batch": "learned_batch learned_targets known_rewards known_advantages known_targets traced_targets "
+        "exact_batch env_axis",
         "clipping of actions": "clipped_actions cut_actions boxed_transitions fenced_actions drawn_actions boundary",
         "entropy bonus": "entropy_bonus exact_entropy soft_bandit_1 soft_bandit_2",
         "evaluation": "statistics_seen boxed_transitions reported_spread value_units evaluated_as_learned offset_obs "
@@ -48,8 +49,8 @@ COMPONENTS = {
         "gradient steps": "gradient_steps early_stop first_ratio whole_batches exact_clip stopped_epochs "
         "every_parameter_moves",
         "learning rate": "schedule learned_targets",
-        "metrics": "known_metrics known_rollout known_targets known_losses metrics_of_ratios metrics_of_steps "
-        "episode_metrics early_stop gradient_steps means_of_steps explained_variance "
+        "metrics": "known_metrics known_rollout known_targets traced_targets known_losses metrics_of_ratios "
+        "fraction_clipped metrics_of_steps episode_metrics early_stop gradient_steps means_of_steps explained_variance "
         "summaries dormant_units noise_scale nonfinite_shows",
         "minibatches": "each_sample_once gradient_steps whole_batches fresh_orders learned_targets table",
         "network": "observations_apart convolved_images probabilities curved_value images_of_bytes every_pixel "
@@ -98,14 +99,14 @@ COMPONENTS = {
         "extra_variance_line far_optimum",
         "fitness": "first_episodes known_fitness reset_temptation patience",
         "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences counted_candidates "
-        "gaussian_metrics explained_by_candidates",
+        "gaussian_metrics floor_of_kl explained_by_candidates",
         "policy": "shown_features dense_layers policy_outputs actions bounded_actions whole_actions hidden_layers "
         "byte_images squashed_actions curved_target pixels boundary",
         "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart "
         "search_distribution spread_of_candidates",
         "refit": "selection next_gaussian search_distribution refitted_mean refitted_variance carried_mean",
         "score": "next_gaussian mean_score noisy_bandit",
-        "smoothing": "next_gaussian search_distribution smoothed_mean smoothed_variance",
+        "smoothing": "next_gaussian search_distribution smoothed_mean smoothed_away smoothed_variance",
     },
 }
 

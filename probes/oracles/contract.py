@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -327,11 +328,21 @@ def known_advantages(module: ModuleType) -> None:
     compare_rollouts(module, "advantage")
 
 
+TARGETS = ("target", "value_bias", "explained_variance")
+
+
 @oracle(PPO, "targets, or what is said of them beside the values", DEFINITION)
 def known_targets(module: ModuleType) -> None:
-    """Where each step is known beforehand, what values are fitted to follows from the values before the update."""
+    """Where each step is an episode, values are fitted to its reward and the value of what it led to, if it is cut."""
     need(module, *KNOWN, "num_envs", "num_steps")
-    compare_rollouts(module, "target", "value_bias", "explained_variance")
+    compare_rollouts(module, *TARGETS, params=replace(CYCLE, truncated=~CYCLE.terminated, after=CYCLE.next))
+
+
+@oracle(PPO, "targets over several steps: lambda, or what is said of them beside the values", LIKENESS)
+def traced_targets(module: ModuleType) -> None:
+    """Where each step is known beforehand, what values are fitted to are the values and their advantages."""
+    need(module, *KNOWN, "num_envs", "num_steps")
+    compare_rollouts(module, *TARGETS)
 
 
 # One step for ever, cut by the time limit; what it leads to shows something else than the reset does.
@@ -361,12 +372,12 @@ def of(wanted: dict[str, Any], asked: tuple[str, ...]) -> list[str]:
     return [name for name in wanted if name in asked or re.sub("_(mean|std|min|max)$", "", name) in asked]
 
 
-def compare_rollouts(module: ModuleType, *asked: str) -> None:
+def compare_rollouts(module: ModuleType, *asked: str, params: Tables = CYCLE) -> None:
     """Raise AssertionError unless three updates on CYCLE report, of the metrics that are `asked`, what follows."""
     gamma, gae_lambda = KNOWN.values()
-    trial = Trial(module, CYCLE, learning_rate=3e-2, **KNOWN)
-    next_state, reward = CYCLE.next[:, 0], CYCLE.reward[:, 0].astype(np.float64)
-    terminated, ended = CYCLE.terminated[:, 0], (CYCLE.terminated | CYCLE.truncated)[:, 0]
+    trial = Trial(module, params, learning_rate=3e-2, **KNOWN)
+    next_state, reward = params.next[:, 0], params.reward[:, 0].astype(np.float64)
+    terminated, ended = params.terminated[:, 0], (params.terminated | params.truncated)[:, 0]
     returns, lengths = [], []
     for step in range(3):
         trial.state, got, (value, policy, *_) = trial.update(trial.state, step)
@@ -378,7 +389,7 @@ def compare_rollouts(module: ModuleType, *asked: str) -> None:
             advantage[:, t] += gamma * gae_lambda * (not ended[at[t]]) * advantage[:, t + 1]
         target = advantage + v
         finished = int(ended[at].sum())
-        returns += [{1: -1.0, 3: 3.5}[int(s)] for s in at if ended[s]] * 7
+        returns += [{1: -1.0, 3: 3.5}.get(int(s), math.nan) for s in at if ended[s]] * 7  # on CYCLE
         lengths += [2] * 7 * finished
         wanted = {"episodes": np.full(SEEDS, 7 * finished), "value_bias": advantage.mean(1)}
         wanted["explained_variance"] = 1 - advantage.var(1) / target.var(1)

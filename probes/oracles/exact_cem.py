@@ -425,17 +425,38 @@ def nan_is_worst(module: ModuleType) -> None:
 @oracle(CEM, "the smoothing of the mean", DEFINITION)
 def smoothed_mean(module: ModuleType) -> None:
     """A smoothing of .75 moves the mean a quarter as far as none, from the same candidates."""
+    for which, whole, smoothed, still in smoothed_steps(module):
+        step = max(float(np.abs(whole).max()), float(np.abs(smoothed).max()))
+        # Later the policy may depend on more than the mean, as on moments of observations.
+        if which == "first" and (share := np.linalg.norm(still) / max(np.linalg.norm(whole), 1e-30)) > 0.5:
+            raise AssertionError(f"a smoothing of .9999 moves the policy {share:.2g} x as far from what it was as none")
+        close(f"the mean's step with a smoothing of .75 in the {which} generation, to the largest",
+              smoothed / step, whole / 4 / step, 0.01)  # fmt: skip
+
+
+@oracle(CEM, "the smoothing of the mean: from where, or what else the policy depends on", LIKENESS)
+def smoothed_away(module: ModuleType) -> None:
+    """A smoothing of nearly 1 leaves the policy as it was."""
+    for which, whole, _, still in smoothed_steps(module):
+        step = max(float(np.abs(whole).max()), float(np.abs(still).max()))
+        close(f"the outputs' step with a smoothing of .9999 in the {which} generation, to the largest",
+              still / step, 0 * still, 0.01)  # fmt: skip
+
+
+@functools.cache
+def smoothed_steps(module: ModuleType) -> list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+    """In the first and in the second generation, how far outputs are with a smoothing of 0 and of .75 from those with
+    one of nearly 1, which are as before if nothing but the mean is in the policy; and how far these are from before.
+    """
     need(module, "smoothing")
     # All are elites, so that the mean stays near 0, where actions are linear; and some variance is left in any case.
     settings: dict[str, Any] = {"elite_fraction": 1.0, "extra_variance": SMALL}
-    later = Search(module, **settings).generation().state
-    for after in (None, later):
-        found = [Search(module, smoothing=share, **settings).generation(after=after) for share in (0.0, 0.75)]
-        whole, smoothed = (outputs(x.policy) - outputs(x.before) for x in found)
-        step = max(float(np.abs(whole).max()), float(np.abs(smoothed).max()))
-        what = "second" if after is later else "first"
-        close(f"the mean's step with a smoothing of .75 in the {what} generation, to the largest",
-              smoothed / step, whole / 4 / step, 0.01)  # fmt: skip
+    later, steps = Search(module, **settings).generation().state, []
+    for which, after in (("first", None), ("second", later)):
+        found = [Search(module, smoothing=x, **settings).generation(after=after) for x in (0.0, 0.75, 0.9999)]
+        whole, smoothed, still = (outputs(x.policy) for x in found)
+        steps.append((which, whole - still, smoothed - still, still - outputs(found[0].before)))
+    return steps
 
 
 @oracle(CEM, "the refit: its mean")
@@ -615,9 +636,6 @@ def gaussian_metrics(module: ModuleType) -> None:
     moved = np.concatenate([x[:, :1], x[:, 1:] - x[:, :1]], axis=1)
     if np.allclose(size, moved[0].size, rtol=1e-3):  # else some parameters are not seen
         close("kl_mean_term, by the mean's step", of_mean, (moved**2).sum((1, 2)) / (2 * std**2), 0.01)
-    if "kl_floor" in found.metrics:
-        floor = -size / 2 * (float(digamma(3.0)) + math.log(2 / 7))
-        close("kl_floor of 7 elites", found.metrics["kl_floor"], floor, 1e-3)
     # All variances are nearly those before, and as much again.
     search = Search(module, smoothing=0.999, extra_variance=SMALL)
     wider = search.generation()
@@ -625,6 +643,14 @@ def gaussian_metrics(module: ModuleType) -> None:
     ratio = (new / std) ** 2
     close("kl_variance_term where all variances become twice what they were", wider.metrics["kl_variance_term"] / size,
           (ratio - 1 - np.log(ratio)) / 2, 0.01)  # fmt: skip
+
+
+@oracle(CEM, "the metric kl_floor", LIKENESS)
+def floor_of_kl(module: ModuleType) -> None:
+    """It is that of as many elites, of equal weight, as are refitted to."""
+    metrics = Search(module).generation().metrics
+    entropy, each, floor = of_all(metrics, "entropy", "relative_entropy", "kl_floor")
+    close("kl_floor of 7 elites", floor, -entropy / each / 2 * (float(digamma(3.0)) + math.log(2 / 7)), 1e-3)
 
 
 # What is paid is the sum of what the action and what the start is worth.

@@ -327,16 +327,36 @@ def bootstrap(module: ModuleType, params: Tables) -> tuple[np.ndarray, np.ndarra
 
 @oracle(DQN, "the targets: discount, and endings")
 def known_returns(module: ModuleType) -> None:
-    """A target is the reward and, unless the step terminated, gamma times the value of what it led to."""
+    """A target is the reward and, unless the step terminated, gamma times something: half as much at half of gamma.
+
+    Of what, is the method's: the largest Q, or the mean over networks of the largest of each.
+    """
     need(module, "gamma", "start_e", "end_e")
-    for what, params, discount in (
-        ("that ends nothing", FOREVER, 0.9),
-        ("that terminates", ENDED, 0.0),
-        ("that is cut", CUT, 0.9),
-    ):
-        got, q = at_rest(module, params, gamma=0.9, epsilon=0.0)
-        target = emitted(got, "target_mean")["target_mean"]
-        close(f"the target of a step {what}", target, 1 + discount * q[:, 1].max(-1), 1e-3)
+    for what, params in (("that ends nothing", FOREVER), ("that terminates", ENDED), ("that is cut", CUT)):
+        whole, half = (
+            emitted(at_rest(module, params, gamma=gamma, epsilon=0.0)[0], "target_mean")["target_mean"] - 1
+            for gamma in (0.9, 0.45)
+        )
+        if params is ENDED:
+            close(f"the target of a step {what} and pays 1", whole + 1, np.ones(SEEDS), 1e-3)
+            continue
+        if np.abs(whole).max() < 1e-3:
+            raise AssertionError(f"the target of a step {what} is its reward: nothing is added of what it led to")
+        close(f"what the target of a step {what} has beside its reward at half of gamma", half, whole / 2, 1e-3)
+
+
+@functools.cache
+def need_greedy(module: ModuleType) -> None:
+    """Raise CannotAskError unless the action taken at epsilon 0 is the best by `value`, where nothing is learned.
+
+    An agent with several heads may act by one of them.
+    """
+    need(module, "start_e", "end_e", "learning_rate")
+    trial = Trial(module, replace(FOREVER, reward=COIN.reward), learning_rate=0.0, epsilon=0.0)
+    _, got, (q, *_) = trial.update(trial.state, 0)
+    for x in emitted(got, "reward_mean").values():
+        if np.abs(x - COIN.reward[0][q[:, 0].argmax(-1)]).max() > 1e-3:
+            raise CannotAskError("at epsilon 0 it takes other actions than the best by its value")
 
 
 # Steps in mid-update, and what is reported of all.
@@ -370,6 +390,7 @@ def mid_update(module: ModuleType) -> MidUpdate:
     one does. The target network then moves half of the way to it.
     """
     need(module, "start_e", "end_e", "train_frequency", "cycles_per_update")
+    need_greedy(module)
     lone = Trial(module, SEESAW, 0.1, epsilon=0.0)
     trial = Trial(module, SEESAW, 0.1, epsilon=0.0, **TWO_CYCLES)
     stepped, _, (q, _, moved, _) = lone.update(lone.state, 0)
@@ -385,6 +406,7 @@ def mid_update(module: ModuleType) -> MidUpdate:
 def known_steps(module: ModuleType) -> None:
     """Where each step is known beforehand, what is reported of rewards, episodes and what followed is too."""
     need(module, "gamma", "start_e", "end_e", "train_frequency")
+    need_greedy(module)
     gamma, trial = 0.9, Trial(module, CYCLE, 1e-3, epsilon=0.0, gamma=0.9)
     reward, truncated = CYCLE.reward[:, 0].astype(np.float64), CYCLE.truncated[:, 0]
     ended = CYCLE.terminated[:, 0] | truncated
@@ -543,7 +565,7 @@ def fresh_diagnostics(module: ModuleType) -> None:
 @oracle(DQN, "the gradient: of the online network at the states visited, and of nothing else")
 def semi_gradient(module: ModuleType) -> None:
     """The first step moves every parameter to where it raises Q(s, a), whose target is far above."""
-    need(module, "start_e", "end_e")  # else it is not known which action is taken
+    need_greedy(module)  # else it is not known which action is taken
     trial, new, q = first_step(module)
     moved = changes(trial.state, new)
     for i, g in gradients(module, trial, trial.state, best_of_first(q)).items():

@@ -455,7 +455,7 @@ def metrics_of_ratios(module: ModuleType) -> None:
 
 @oracle(PPO, "the metric clip_fraction, or what is clipped", LIKENESS, instead_of="early_stop")
 def fraction_clipped(module: ModuleType) -> None:
-    """What it adds to that of clip_fraction is of the ratio to the policy that acted."""
+    """What it adds to the mean of clip_fraction is of the ratio to the policy that acted."""
     ratio, added = third_step(module, "clip_fraction")
     near = np.abs(np.abs(ratio - 1) - 0.1) < 1e-4  # on which side of the bound rounding decides
     wanted = (np.abs(ratio - 1) > 0.1).astype(float)

@@ -33,6 +33,7 @@ FAILED_BY = {
     "fraction_clipped": "clip around an average policy",
     "traced_targets": "policy and value in phases of their own",
     "smoothed_away": "normalised observations",
+    "far_optimum": "normalised observations",
     "floor_of_kl": "relative entropy policy search",
     "known_losses": "minibatches with replacement",
     "cut_actions": "actions rescaled to the Box",

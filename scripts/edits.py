@@ -1010,6 +1010,8 @@ def two_hot(x: Array) -> Array:
             "denormalize_value",
             "loss",
             "diagnose",
+            "forward",
+            "reward_scale",
         ),
         (
             (
@@ -1161,7 +1163,6 @@ def two_hot(x: Array) -> Array:
             "value_loss",
             "Network",
             "diagnose",
-            "loss",
         ),
         (
             (
@@ -2144,7 +2145,7 @@ def next_values(target_q: Array, online_q: Array) -> Array:
         "n-step returns cut where not greedy",
         "dqn",
         "rewards are summed as long as actions are the greedy ones, as in Watkins's Q(lambda) (Watkins 1989)",
-        ("Config", "update", "one_cycle", "sample"),
+        ("Config", "Batch", "update", "one_cycle", "sample"),
         (
             (
                 "    n_step: int = static(1)  # rewards summed before the bootstrap; above 1 without "
@@ -2749,7 +2750,7 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
         "cem",
         "all candidates are weighted by exp(score / T), as far from equal weights as the elites would be: episodic "
         "REPS (Peters et al. 2010)",
-        ("update", "reps_weights", "refit", "diagnose"),
+        ("Config", "update", "reps_weights", "refit", "diagnose"),
         (
             (
                 "from jax.scipy.special import digamma\n",

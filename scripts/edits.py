@@ -2202,6 +2202,93 @@ def next_values(target_q: Array, online_q: Array) -> Array:
             ),
         ),
     ),
+    Edit(
+        "two gradient steps a cycle",
+        "dqn",
+        "twice as many gradient steps for the steps that are taken, each on draws and targets of its own, as in agents with "
+        "a high replay ratio (D'Oro et al. 2023)",
+        ("Config", "Cycle", "update", "one_cycle", "diagnose"),
+        (
+            (
+                "    batch_size: int = static(128)  # transitions of one gradient step\n",
+                "    batch_size: int = static(128)  # transitions of one gradient step\n"
+                "    replay_ratio: int = static(2)  # gradient steps in a cycle, each on a minibatch of its own\n",
+            ),
+            (
+                "    slots: Array  # [B, n] of the replay buffer, to learn from\n",
+                "    slots: Array  # [G, B, n] of the replay buffer, to learn from in G gradient steps\n",
+            ),
+            (
+                "    bits = jax.random.bits(key_replay, (cycles + 1, config.batch_size))\n",
+                "    bits = jax.random.bits(key_replay, (cycles + 1, config.replay_ratio, config.batch_size))\n",
+            ),
+            (
+                "    index, age = replay_indices(bits[:-1], rows[:, None], capacity, num_envs, config.n_step)\n",
+                "    index, age = replay_indices(bits[:-1], rows[:, None, None], capacity, num_envs, config.n_step)\n",
+            ),
+            (
+                "    learned = jax.tree.map(lambda x: x.reshape(cycles, *x.shape[2:]), learned)\n",
+                "    learned = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), learned)  # [.., "
+                ".., G, ...] -> [C * G, ...]\n",
+            ),
+            (
+                "    index, _ = replay_indices(bits[-1], rows[-1], capacity, num_envs, config.n_step)\n",
+                "    index, _ = replay_indices(bits[-1, 0], rows[-1], capacity, num_envs, config.n_step)\n",
+            ),
+            (
+                "    diagnostics = diagnose(task, before, state, batch, ends, steps, learned, learning)\n",
+                "    learning_steps = jnp.repeat(learning, config.replay_ratio)\n"
+                "    diagnostics = diagnose(task, before, state, batch, ends, steps, learned, learning_steps)\n",
+            ),
+            (
+                '        "sample_age": age.mean(where=learning[:, None]),\n',
+                '        "sample_age": age.mean(where=learning[:, None, None]),\n',
+            ),
+            (
+                '    """`T` steps in each environment, then one gradient step. The newest parameters '
+                'are `params`, not `state.params`."""\n',
+                '    """`T` steps in each environment, then `G` gradient steps. The newest '
+                'parameters: `params`, not `state.params`."""\n',
+            ),
+            (
+                "    batch = sample(task, state.buffer, cycle.slots, state.obs)\n"
+                "    target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])\n"
+                "    gradient_of = jax.value_and_grad(lambda p: loss(unravel(p), task, batch, target), has_aux=True)\n"
+                "    (error, q), gradient = gradient_of(params)\n"
+                "    change, opt_state = optimizer.update(gradient, state.opt_state, params)\n"
+                '    learned = {"q": q, "target": target, "loss": error}\n'
+                '    learned |= {k: jnp.sqrt(optax.tree.vdot(x, x)) for k, x in (("grad_norm", '
+                'gradient), ("step_norm", change))}\n'
+                "    # Not `cond`: fused with the optimiser's step this costs nothing, and only the "
+                "warm-up computes in vain.\n"
+                "    new = optax.apply_updates(params, change), opt_state\n"
+                "    params, opt_state = jax.tree.map(partial(jnp.where, cycle.learning), new, "
+                "(params, state.opt_state))\n",
+                "\n"
+                "    def gradient_step(carry: tuple[Array, Any], slots: Array) -> tuple[tuple[Array, Any], Metrics]:\n"
+                "        params, opt_state = carry\n"
+                "        batch = sample(task, state.buffer, slots, state.obs)\n"
+                "        target = targets(task, state.target_params, unravel(params), batch, cycle.epsilon[-1])\n"
+                "        gradient_of = jax.value_and_grad(lambda p: loss(unravel(p), task, batch, "
+                "target), has_aux=True)\n"
+                "        (error, q), gradient = gradient_of(params)\n"
+                "        change, new_opt_state = optimizer.update(gradient, opt_state, params)\n"
+                '        learned = {"q": q, "target": target, "loss": error}\n'
+                '        learned |= {k: jnp.sqrt(optax.tree.vdot(x, x)) for k, x in (("grad_norm", '
+                'gradient), ("step_norm", change))}\n'
+                "        # Not `cond`: fused with the optimiser's step this costs nothing, and only "
+                "the warm-up computes in vain.\n"
+                "        new = optax.apply_updates(params, change), new_opt_state\n"
+                "        return jax.tree.map(partial(jnp.where, cycle.learning), new, carry), learned\n"
+                "\n"
+                "    (params, opt_state), learned = scan(gradient_step, (params, state.opt_state), cycle.slots)\n",
+            ),
+            (
+                "    `learned` `[C, ...]`, counted where `learning` `[C]`.\n",
+                "    `learned` `[C * G, ...]`, counted where `learning` `[C * G]`.\n",
+            ),
+        ),
+    ),
 ]
 
 # ---- CEM -------------------------------------------------------------------------------------------------------------
@@ -2836,6 +2923,109 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    floor = kl_floor(elite.sum(), num_params)\n",
                 "    floor = kl_floor(1 / (weights**2).sum(), num_params)  # as many elites of equal "
                 "weight as these count for\n",
+            ),
+        ),
+    ),
+    Edit(
+        "restarts about the best mean",
+        "cem",
+        "the best mean so far is the policy, and a search that stalls begins anew about it (Auger and Hansen 2005)",
+        ("Config", "State", "Agent", "make", "init", "episodes_per_generation", "update", "check"),
+        (
+            (
+                "    num_eval_rollouts: int = static(16)  # episodes of the new mean, and of some "
+                "elites, on fresh keys; not in env_steps\n",
+                "    # episodes in which the new mean contends with the best so far; as many again, "
+                "not in env_steps, of both and of some\n"
+                "    # elites, for the diagnostics; all on fresh keys\n"
+                "    num_eval_rollouts: int = static(16)\n"
+                "    patience: int = static(6)  # generations without a better mean, after which the "
+                "search begins anew about the best\n",
+            ),
+            (
+                "    env_steps: Array  # int32, of all candidates so far\n",
+                "    env_steps: Array  # int32, of all candidates and contests so far\n"
+                "    best_mean: Array  # [D], the policy: the mean that no later one has done better than\n"
+                "    stall: Array  # int32, generations since the last better mean or the last restart\n",
+            ),
+            (
+                "    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: "
+                "mean [D], its action; std [D], 0\n",
+                "    # Of the best mean: ONE raw observation -> one-hot [A] of its action; Box: mean "
+                "[D], its action; std [D], 0\n",
+            ),
+            (
+                "    steps_per_update = config.population_size * config.num_rollouts * task.max_steps\n",
+                "    steps_per_update = episodes_per_generation(config) * task.max_steps\n",
+            ),
+            (
+                "        action = act(task, state.mean, obs[None])[0]\n",
+                "        action = act(task, state.best_mean, obs[None])[0]\n",
+            ),
+            (
+                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))\n",
+                "    mean, best_mean = jnp.zeros(task.num_params), jnp.zeros(task.num_params)  # not "
+                "one array: the runner donates states\n"
+                "    return State(mean, variance, key, jnp.int32(0), best_mean, jnp.int32(0))\n"
+                "\n"
+                "\n"
+                "def episodes_per_generation(config: Config) -> int:\n"
+                '    """Of the candidates, and of the two means\' contest."""\n'
+                "    return config.population_size * config.num_rollouts + 2 * config.num_eval_rollouts\n",
+            ),
+            (
+                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())\n",
+                "",
+            ),
+            (
+                "    # On fresh keys: the mean, which is the policy; and elites, whose scores were "
+                "chosen for being high.\n",
+                "    # On fresh keys: the new mean, the best so far, and elites, whose scores were "
+                "chosen for being high. The first half\n"
+                "    # of the keys decides between the means, the best being played anew each time, "
+                "lest one lucky result stay for ever;\n"
+                "    # the second half has decided nothing, so it is what the diagnostics are from.\n",
+            ),
+            (
+                "    tried = jnp.concatenate([mean[None], candidates[some]])\n"
+                "    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, "
+                "config.num_eval_rollouts))[0].mean(axis=1)\n",
+                "    tried = jnp.concatenate([mean[None], state.best_mean[None], candidates[some]])\n"
+                "    num_eval = config.num_eval_rollouts\n"
+                "    played, durations, finished = rollout(task, tried, jax.random.split(key_eval, 2 * num_eval))\n"
+                "    contest, (of_mean, of_best, *of_elites) = played[:2, :num_eval].mean(axis=1), "
+                "played[:, num_eval:].mean(axis=1)\n"
+                "    at_least_as_good = (contest[0] >= contest[1]) | jnp.isnan(contest[1])\n"
+                "    best_mean = jnp.where(at_least_as_good, mean, state.best_mean)\n"
+                "    stall = jnp.where(contest[0] > contest[1], 0, state.stall + 1)\n"
+                "    restart = stall >= config.patience\n"
+                "    new = State(\n"
+                "        mean=jnp.where(restart, best_mean, mean),\n"
+                "        variance=jnp.where(restart, config.init_variance, variance + extra_variance),\n"
+                "        key=key,\n"
+                "        env_steps=state.env_steps + lengths.sum() + durations[:2, :num_eval].sum(),\n"
+                "        best_mean=best_mean,\n"
+                "        stall=jnp.where(restart, 0, stall),\n"
+                "    )\n",
+            ),
+            (
+                '        "episodes": ended.sum(),\n',
+                '        "episodes": ended.sum() + finished[:2, :num_eval].sum(),\n'
+                '        "restart": restart,\n'
+                '        "stall": stall,\n',
+            ),
+            (
+                '        "mean_policy_return": of_mean,\n',
+                '        "mean_policy_return": jnp.where(at_least_as_good, of_mean, of_best),  # of the policy\n',
+            ),
+            (
+                '    counts = f"{config.num_generations} x population_size {size} x num_rollouts '
+                '{config.num_rollouts} x {limit} steps"\n'
+                "    if config.num_generations * size * config.num_rollouts * int(limit) >= 2**31:\n",
+                "    episodes = episodes_per_generation(config)\n"
+                '    counts = f"{config.num_generations} x {episodes} episodes of candidates and '
+                'contests x {limit} steps"\n'
+                "    if config.num_generations * episodes * int(limit) >= 2**31:\n",
             ),
         ),
     ),

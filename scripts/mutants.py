@@ -72,7 +72,7 @@ COMPONENTS = {
         "gradient steps": "optimiser semi_gradient adam_steps first_step_size every_parameter_moves",
         "learning rate": "schedule",
         "loss": "td_loss semi_gradient two_kinds first_step_size constant obs_value",
-        "metrics": "collected_steps known_q_metrics known_steps negative_maxima known_epsilon "
+        "metrics": "collected_steps known_q_metrics known_steps counted_steps negative_maxima known_epsilon "
         "episode_metrics explained_variance summaries "
         "dormant_units target_network nonfinite_shows",
         "network": "convolved_images exclusive_or pixels shown_features dueling_heads evaluated every_parameter_moves "
@@ -99,7 +99,7 @@ COMPONENTS = {
         "extra_variance_line far_optimum",
         "fitness": "first_episodes known_fitness reset_temptation patience",
         "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences counted_candidates "
-        "gaussian_metrics floor_of_kl explained_by_candidates",
+        "counted_episodes generation_counts gaussian_metrics floor_of_kl explained_by_candidates",
         "policy": "shown_features dense_layers policy_outputs actions bounded_actions whole_actions hidden_layers "
         "byte_images squashed_actions curved_target pixels boundary",
         "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart "

@@ -572,10 +572,8 @@ def known_c_metrics(module: ModuleType) -> None:
         for name, x in emitted(got, *wanted).items():
             close(f"{name} in generation {step}", x, wanted[name], 1e-3)
     counted = Trial(module, COUNT).run(2)
-    if {"return_mean", "length_mean", "env_steps"} <= counted.keys():
+    if {"return_mean", "length_mean"} <= counted.keys():
         close("return_mean + length_mean", counted["return_mean"] + counted["length_mean"], np.full((2, SEEDS), 9.0))
-        steps = 335 * counted["length_mean"].cumsum(axis=0)
-        close("env_steps, to 335 rollouts of their mean length", counted["env_steps"] / steps, np.ones((2, SEEDS)))
 
 
 def known_of_generation(old: Any, new: Any, policy: np.ndarray, got: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -606,7 +604,6 @@ def known_of_generation(old: Any, new: Any, policy: np.ndarray, got: dict[str, n
         "explained_variance": ones,
         "length_mean": ones,
         "length_std": 0 * ones,
-        "episodes": 335 * ones,
         "nonfinite": 0 * ones,
     }
     if "return_mean" in got:  # of +1 and -1

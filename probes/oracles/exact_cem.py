@@ -204,23 +204,35 @@ def from_fresh_keys(name: str, score: np.ndarray, x: np.ndarray) -> None:
 
 @oracle(CEM, "the metrics of returns, steps and episodes", DEFINITION)
 def counted_candidates(module: ModuleType) -> None:
-    """return_* are of 67 candidates, each +1 or -1; env_steps and episodes count what 335 rollouts did."""
+    """return_* are of 67 candidates, each +1 or -1; env_steps are as many as episodes of one step, and never wrap."""
     need(module, "population_size", "num_rollouts")
-    found = Trial(module, SECOND, init_variance=4.0).run(1)
+    found = Trial(module, SECOND, init_variance=4.0).run(2)
+    all_of_them = np.ones((2, SEEDS))
+    for name, x in emitted(found, "return_count").items():
+        close(f"{name} in 2 generations", x, POPULATION * all_of_them)
     if {"return_mean", "return_std"} <= found.keys():
         close("the mean square of returns that are +1 or -1, by return_mean and return_std",
-              found["return_mean"] ** 2 + found["return_std"] ** 2, np.ones((1, SEEDS)), 1e-3)  # fmt: skip
+              found["return_mean"] ** 2 + found["return_std"] ** 2, all_of_them, 1e-3)  # fmt: skip
+    if {"env_steps", "episodes"} <= found.keys():
+        close("env_steps of episodes of one step, to their number", found["env_steps"] / found["episodes"].cumsum(0),
+              all_of_them)  # fmt: skip
     # To the end, by when environment steps are more than 16 bits hold.
-    for params, updates in ((COUNT, 2), (ENDLESS, UPDATES)):
-        trial = Trial(module, params)
-        counted = trial.run(min(updates, trial.num_updates))
-        all_of_them = np.ones_like(next(iter(counted.values())))
-        ended = POPULATION * ROLLOUTS * (params is COUNT)
-        wanted = {"return_count": POPULATION * all_of_them, "episodes": ended * all_of_them}
+    trial = Trial(module, ENDLESS)
+    for name, x in emitted(trial.run(min(UPDATES, trial.num_updates)), "env_steps").items():
+        close(f"{name} where each generation takes as many", x / x[0], np.cumsum(np.ones_like(x), axis=0))
+
+
+@oracle(CEM, "how many steps and episodes a generation takes", LIKENESS)
+def counted_episodes(module: ModuleType) -> None:
+    """env_steps and episodes count what 335 rollouts did: evaluation is not counted, and there is nothing else."""
+    need(module, "population_size", "num_rollouts")
+    for params, share in ((COUNT, 1), (ENDLESS, 0)):
+        counted = Trial(module, params).run(2)
+        wanted = {"episodes": POPULATION * ROLLOUTS * share * np.ones((2, SEEDS))}
         if "length_mean" in counted:
             wanted["env_steps"] = POPULATION * ROLLOUTS * counted["length_mean"].cumsum(axis=0)
         for name, x in emitted(counted, *wanted).items():
-            close(f"{name} in {updates} generations", x, wanted[name], 1e-3)
+            close(f"{name} in 2 generations", x, wanted[name], 1e-3)
 
 
 @oracle(CEM, "the random numbers that candidates meet", LIKENESS)
@@ -424,23 +436,25 @@ def nan_is_worst(module: ModuleType) -> None:
 
 @oracle(CEM, "the smoothing of the mean", DEFINITION)
 def smoothed_mean(module: ModuleType) -> None:
-    """A smoothing of .75 moves the mean a quarter as far as none, from the same candidates."""
-    for which, whole, smoothed, still in smoothed_steps(module):
-        step = max(float(np.abs(whole).max()), float(np.abs(smoothed).max()))
-        # Later the policy may depend on more than the mean, as on moments of observations.
-        if which == "first" and (share := np.linalg.norm(still) / max(np.linalg.norm(whole), 1e-30)) > 0.5:
-            raise AssertionError(f"a smoothing of .9999 moves the policy {share:.2g} x as far from what it was as none")
-        close(f"the mean's step with a smoothing of .75 in the {which} generation, to the largest",
-              smoothed / step, whole / 4 / step, 0.01)  # fmt: skip
+    """A smoothing of .75 moves the first mean a quarter as far as none, from the same candidates."""
+    _, whole, smoothed, still = smoothed_steps(module)[0]
+    if (share := np.linalg.norm(still) / max(np.linalg.norm(whole), 1e-30)) > 0.5:
+        raise AssertionError(f"a smoothing of .9999 moves the policy {share:.2g} x as far from what it was as none")
+    step = max(float(np.abs(whole).max()), float(np.abs(smoothed).max()))
+    close("the mean's step with a smoothing of .75, to the largest", smoothed / step, whole / 4 / step, 0.01)
 
 
 @oracle(CEM, "the smoothing of the mean: from where, or what else the policy depends on", LIKENESS)
 def smoothed_away(module: ModuleType) -> None:
-    """A smoothing of nearly 1 leaves the policy as it was."""
-    for which, whole, _, still in smoothed_steps(module):
-        step = max(float(np.abs(whole).max()), float(np.abs(still).max()))
-        close(f"the outputs' step with a smoothing of .9999 in the {which} generation, to the largest",
-              still / step, 0 * still, 0.01)  # fmt: skip
+    """So it does later; and a smoothing of nearly 1 leaves the policy as it was.
+
+    Later, right policies may depend on more than the mean: on moments of observations, or on an earlier mean.
+    """
+    for which, whole, smoothed, still in smoothed_steps(module):
+        step = max(float(np.abs(x).max()) for x in (whole, smoothed, still))
+        for share, x, wanted in ((0.9999, still, 0 * still), (0.75, smoothed, whole / 4)):
+            close(f"the mean's step with a smoothing of {share} in the {which} generation, to the largest", x / step,
+                  wanted / step, 0.01)  # fmt: skip
 
 
 @functools.cache

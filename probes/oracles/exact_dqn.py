@@ -371,6 +371,12 @@ def newest_parameters(module: ModuleType) -> None:
         close(f"{name} with a gradient step in mid-update", x, wanted[name], 1e-3)
 
 
+def need_single_steps(metrics: dict[str, np.ndarray]) -> None:
+    """Raise CannotAskError if an update took more than one gradient step where rlref's takes one."""
+    if np.any(metrics.get("gradient_steps", 1) > 1):
+        raise CannotAskError("it takes more than one gradient step where rlref's takes one")
+
+
 class MidUpdate(NamedTuple):
     """What an update of two cycles on SEESAW reports, and what it should, each `[S]`; and what its targets need."""
 
@@ -392,14 +398,26 @@ def mid_update(module: ModuleType) -> MidUpdate:
     need(module, "start_e", "end_e", "train_frequency", "cycles_per_update")
     need_greedy(module)
     lone = Trial(module, SEESAW, 0.1, epsilon=0.0)
+    need_one_step(lone)
     trial = Trial(module, SEESAW, 0.1, epsilon=0.0, **TWO_CYCLES)
-    stepped, _, (q, _, moved, _) = lone.update(lone.state, 0)
+    stepped, got, (q, _, moved, _) = lone.update(lone.state, 0)
+    need_single_steps(got)
     q, moved, seeds = q[:, 0], moved[:, 0], np.arange(SEEDS)
     first, second = q.argmax(-1), moved.argmax(-1)
     _, got, _ = trial.update(trial.state, 0)
     rewards = np.asarray(SEESAW.reward)[0]
     value = (q[seeds, first] + moved[seeds, second]) / 2
     return MidUpdate(got, (rewards[first] + rewards[second]) / 2, value, lone, stepped, (first, second))
+
+
+@oracle(DQN, "how many gradient steps an update takes", LIKENESS)
+def counted_steps(module: ModuleType) -> None:
+    """One after each train_frequency steps, and none before learning_starts."""
+    need_memory(module)
+    for settings, updates, wanted in (({}, 1, 1), (TWO_CYCLES, 1, 2), (MEMORY, 1, 0)):
+        got = Trial(module, FOREVER, **settings).run(updates)
+        for name, x in emitted(got, "gradient_steps").items():
+            close(f"{name} in an update", x, np.full((1, SEEDS), float(wanted)))
 
 
 @oracle(DQN, "the recording of steps: rewards, episodes, the return after each action", DEFINITION)
@@ -414,6 +432,7 @@ def known_steps(module: ModuleType) -> None:
     for step in range(3):
         old = trial.state
         trial.state, got, (q, *_) = trial.update(old, step)
+        need_single_steps(got)
         best = q.astype(np.float64).max(-1)
         at = (11 * step + np.arange(11)) % 4
         excess, count = np.zeros(SEEDS), 0
@@ -429,8 +448,7 @@ def known_steps(module: ModuleType) -> None:
                 count += len(episode)
                 returns.append(sum(paid for _, paid in episode))
                 episode = []
-        wanted = {"overestimation": excess / count, "episodes": np.full(SEEDS, 7 * int(ended[at].sum())),
-                  "gradient_steps": np.ones(SEEDS)}  # fmt: skip
+        wanted = {"overestimation": excess / count, "episodes": np.full(SEEDS, 7 * int(ended[at].sum()))}
         if hasattr(old, "params"):
             before, after = (vectors(s.params) for s in (old, trial.state))
             wanted["update_ratio"] = np.linalg.norm(after - before, axis=1) / np.linalg.norm(before, axis=1)
@@ -528,7 +546,8 @@ def warm_up(module: ModuleType) -> None:
             said = "moves no value, though the warm-up is over" if learns else "moves values, in the warm-up"
             raise AssertionError(f"update {step} {said}")
         if "gradient_steps" in got:
-            close(f"gradient_steps in update {step}", got["gradient_steps"], np.full(SEEDS, float(learns)))
+            wanted = np.full(SEEDS, learns)
+            close(f"whether there are gradient_steps in update {step}", got["gradient_steps"] > 0, wanted)
 
 
 # Which random draws the replay buffer's are.
@@ -911,13 +930,13 @@ def known_q_metrics(module: ModuleType) -> None:
         trial = Trial(module, NOISE, epsilon=epsilon)
         trial.run(3)  # to where the target network is not the online one
         _, got, (q, _, new_q, _) = trial.update(trial.state, 3)
+        need_single_steps(got)
         q, new_q = q[:, 0].astype(np.float64), new_q[:, 0].astype(np.float64)
         low, floor = epsilon / 2, max(epsilon, 0.01) / 2
         entropy = -sum(p * math.log(p) for p in (1 - low, low) if p)
         churn = (q.argmax(-1) != new_q.argmax(-1)).astype(float)
         wanted = {
             "churn": churn,
-            "gradient_steps": np.ones(SEEDS),
             "buffer_fill": np.ones(SEEDS),
             "episodes": np.full(SEEDS, 77),
             "reward_min": np.full(SEEDS, -1),

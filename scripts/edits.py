@@ -2205,8 +2205,8 @@ def next_values(target_q: Array, online_q: Array) -> Array:
     Edit(
         "two gradient steps a cycle",
         "dqn",
-        "twice as many gradient steps for the steps that are taken, each on draws and targets of its own, as in agents with "
-        "a high replay ratio (D'Oro et al. 2023)",
+        "twice as many gradient steps for the steps that are taken, each on draws and targets of its own, as in agents "
+        "with a high replay ratio (D'Oro et al. 2023)",
         ("Config", "Cycle", "update", "one_cycle", "diagnose"),
         (
             (

@@ -438,7 +438,7 @@ def nan_is_worst(module: ModuleType) -> None:
 def smoothed_mean(module: ModuleType) -> None:
     """A smoothing of .75 moves the first mean a quarter as far as none, from the same candidates."""
     _, whole, smoothed, still = smoothed_steps(module)[0]
-    if (share := np.linalg.norm(still) / max(np.linalg.norm(whole), 1e-30)) > 0.5:
+    if (share := float(np.linalg.norm(still)) / max(float(np.linalg.norm(whole)), 1e-30)) > 0.5:
         raise AssertionError(f"a smoothing of .9999 moves the policy {share:.2g} x as far from what it was as none")
     step = max(float(np.abs(whole).max()), float(np.abs(smoothed).max()))
     close("the mean's step with a smoothing of .75, to the largest", smoothed / step, whole / 4 / step, 0.01)

@@ -373,7 +373,10 @@ def of(wanted: dict[str, Any], asked: tuple[str, ...]) -> list[str]:
 
 
 def compare_rollouts(module: ModuleType, *asked: str, params: Tables = CYCLE) -> None:
-    """Raise AssertionError unless three updates on CYCLE report, of the metrics that are `asked`, what follows."""
+    """Raise AssertionError unless three updates report, of the metrics that are `asked`, what follows.
+
+    `params` go round four states as CYCLE does; returns and lengths are known on CYCLE alone.
+    """
     gamma, gae_lambda = KNOWN.values()
     trial = Trial(module, params, learning_rate=3e-2, **KNOWN)
     next_state, reward = params.next[:, 0], params.reward[:, 0].astype(np.float64)

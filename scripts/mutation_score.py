@@ -16,14 +16,14 @@ be asked that calls a function of the file or reads a field of its state, as of 
 The ladder is trained only where no oracle fails, so that DIFFERS may be WRONG on a rung.
 
 Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
-row is made again only if the bug, the agent or the probes have changed since.
+row is made again only if the bug, the agent or what found it has changed since.
 """
 
 import argparse
+import ast
 import concurrent.futures
 import functools
 import hashlib
-import inspect
 import itertools
 import json
 import os
@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ import numpy as np
 from mutants import COMPONENTS, METHODS, MUTANTS, Mutant, plant
 from renamed import renamed
 
+from probes.changes import nodes, reached, without_docstrings
 from probes.ladder import LADDER
 from probes.oracles import ORACLES
 from probes.oracles.base import LIKENESS
@@ -148,16 +150,27 @@ def source_of(row: dict[str, Any]) -> str:
     return under_other_names(source) if row["part"] == "renamed" else source
 
 
+@functools.cache
+def behind(check: str) -> list[str]:
+    """What an oracle does: itself and the functions, classes and constants that it refers to, without docstrings."""
+    names, texts = defaultdict[str, set[str]](set), defaultdict[str, list[str]](list)
+    for path in (ROOT / "probes" / "environments.py", *sorted((ROOT / "probes" / "oracles").glob("*.py"))):
+        for name, node in nodes(path.read_text()).items():  # of one name in two files both
+            names[name] |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+            texts[name].append(without_docstrings(node))
+    return [text for name in sorted(reached(names, {check}) & {*texts}) for text in texts[name]]
+
+
 def version(agent: str, source: str, check: str) -> str:
-    """What a row depends on: the file that is probed, and the probes; if an oracle showed it wrong, those up to it."""
-    paths = {path for path in (ROOT / "probes").rglob("*.py") if path.name != "undo.py"}  # as of --no-bisect
+    """What a row depends on: the file that is probed, and the probes.
+
+    If an oracle showed it wrong, of the probes that oracle and what it refers to: whatever else they ask, it is WRONG.
+    So checks that were added since, and would fail sooner, may name another component.
+    """
+    texts = [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py")) if path.name != "undo.py"]
     if check in ORACLES and ORACLES[check].holds != LIKENESS:
-        own = [name for name, oracle in ORACLES.items() if agent in oracle.kinds]
-        asked = own[: own.index(check) + 1]
-        paths = {ROOT / "probes" / "environments.py", ROOT / "probes" / "oracles" / "base.py"}
-        paths |= {Path(inspect.getfile(ORACLES[name].check)) for name in asked}
-    texts = [source, *(path.read_text() for path in sorted(paths))]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+        texts = behind(check)
+    return hashlib.sha256("\0".join([source, *texts]).encode()).hexdigest()[:16]
 
 
 def totals(rows: list[dict[str, Any]]) -> str:

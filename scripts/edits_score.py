@@ -20,6 +20,7 @@ made again only if the copy has changed since, or the probes have.
 
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import json
 import os
@@ -166,12 +167,17 @@ def inside(name: str, text: str) -> bool:
     return any(text.strip() in new for _, new in BY_NAME[name].replace)
 
 
+@functools.cache
+def of_the_probes(part: str) -> list[str]:
+    """The texts of their files that rows of a part depend on."""
+    paths = [] if part == "train" else sorted((ROOT / "probes").rglob("*.py"))
+    # Edits are asked without a search for what to undo.
+    return [path.read_text() for path in paths if part == "bug" or path.name != "undo.py"]
+
+
 def version(row: dict[str, Any]) -> str:
     """What a row depends on: the file, and of a row that is probed the probes."""
-    paths = [] if row["part"] == "train" else sorted((ROOT / "probes").rglob("*.py"))
-    if row["part"] == "edit":  # asked without a search for what to undo
-        paths = [path for path in paths if path.name != "undo.py"]
-    parts = [row["source"], str(STEPS.get(row["agent"])), *(path.read_text() for path in paths)]
+    parts = [row["source"], str(STEPS.get(row["agent"])), *of_the_probes(row["part"])]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -276,12 +282,14 @@ def of_bugs(rows: list[dict[str, Any]]) -> str:
 
 def write(rows: dict[str, dict[str, Any]]) -> None:
     """The results, in the catalogue's order, and the tables in probes/right_edits.md."""
-    known = [key for part in ("train", "probe") for key in catalogue(part)]
+    known = {key: version(row) for part in ("train", "probe") for key, row in catalogue(part).items()}
     kept = {key: rows[key] for key in known if key in rows}
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     for part, table in (("train", of_training), ("edit", of_edits), ("bug", of_bugs)):
-        if some := [row for row in kept.values() if row["part"] == part]:
-            page.put(PAGE, part, table(some))
+        if some := {key: row for key, row in kept.items() if row["part"] == part}:
+            number = sum(row["version"] != known[key] for key, row in some.items())
+            older = f"When this was written, {number} of {len(some)} rows were of earlier agents or probes.\n\n"
+            page.put(PAGE, part, older + table([*some.values()]))
 
 
 def at_least_1(text: str) -> int:

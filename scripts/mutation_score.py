@@ -161,15 +161,19 @@ def behind(check: str) -> list[str]:
     return [text for name in sorted(reached(names, {check}) & {*texts}) for text in texts[name]]
 
 
+@functools.cache
+def of_the_probes() -> list[str]:
+    """The texts of all their files; undo.py is not used here."""
+    return [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py")) if path.name != "undo.py"]
+
+
 def version(agent: str, source: str, check: str) -> str:
     """What a row depends on: the file that is probed, and the probes.
 
     If an oracle showed it wrong, of the probes that oracle and what it refers to: whatever else they ask, it is WRONG.
     So checks that were added since, and would fail sooner, may name another component.
     """
-    texts = [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py")) if path.name != "undo.py"]
-    if check in ORACLES and ORACLES[check].holds != LIKENESS:
-        texts = behind(check)
+    texts = behind(check) if check in ORACLES and ORACLES[check].holds != LIKENESS else of_the_probes()
     return hashlib.sha256("\0".join([source, *texts]).encode()).hexdigest()[:16]
 
 
@@ -198,8 +202,13 @@ def under_others(rows: list[dict[str, Any]], agents: list[str]) -> str:
     )
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """The score, then a table with one line per bug."""
+def is_fresh(row: dict[str, Any]) -> bool:
+    """Whether a row is of the file and of the probes as they are."""
+    return bool(row["version"] == version(row["agent"], source_of(row), row["check"]))
+
+
+def markdown(rows: list[dict[str, Any]], number_older: int) -> str:
+    """The score, then a table with one line per bug. `number_older` of the rows are not fresh."""
     full, trained, other, itself = (
         [row for row in rows if row["part"] == part] for part in ("full", "trained", "renamed", "itself")
     )
@@ -230,6 +239,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines += [f"  - {row['agent'].upper()}, {row['mutant']}: right in {METHODS.get(row['mutant'])}." for row in differ]
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
+    number = len(full + other + itself)
+    lines.append(f"- When this was written, {number_older} of {number} rows were of earlier agents or probes.")
     first = {row["check"] for row in full + trained + other}
     if idle := [name for name in (*ORACLES, *LADDER) if name not in first]:
         lines += [f"- No planted bug fails these first: {', '.join(idle)}."]
@@ -281,8 +292,9 @@ def write(rows: dict[str, dict[str, Any]]) -> None:
     }
     RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     CAUGHT_BY.write_text(json.dumps(caught_by(list(kept.values())), indent=1) + "\n")
+    number_older = sum(row["part"] != "trained" and not is_fresh(row) for row in kept.values())
     before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(before + BEGIN + markdown(list(kept.values())) + END + rest.split(END)[1])
+    PAGE.write_text(before + BEGIN + markdown(list(kept.values()), number_older) + END + rest.split(END)[1])
 
 
 def at_least_1(text: str) -> int:
@@ -313,13 +325,7 @@ def main() -> int:
     if not todo:
         parser.error(f"no bug's name contains {' or '.join(options.words)}")
     if options.sample is None:
-        old = {key: rows[key] for key in todo if key in rows}
-        fresh = {
-            key
-            for key, row in old.items()
-            if row["version"] == version(row["agent"], source_of(todo[key]), row["check"])
-        }
-        todo = {key: row for key, row in todo.items() if key not in fresh}
+        todo = {key: row for key, row in todo.items() if key not in rows or not is_fresh(rows[key])}
     else:
         todo = {key: row for key, row in todo.items() if not row.get("equivalent", "unchanged")}
     if options.sample is not None or options.renamed:  # by turns, so that what a stopped run has is a sample too
@@ -337,17 +343,19 @@ def main() -> int:
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
 
-        def run(key: str, row: dict[str, Any], source: str) -> tuple[str, dict[str, Any]]:
+        def run(row: dict[str, Any], source: str) -> dict[str, Any]:
             for words in row.pop("options"):
                 found = probe(row["agent"], source, Path(folder), words)
                 if found["check"]:
                     break
-            return key, row | found | {"version": version(row["agent"], source, found["check"])}
+            return row | found
 
-        # Files are made in this thread: in Python 3.11 two threads cannot parse at a time.
-        started = [pool.submit(run, key, row, source_of(row)) for key, row in todo.items()]
+        # Files are made in this thread, and versions: in Python 3.11 two threads cannot parse at a time.
+        sources = {key: source_of(row) for key, row in todo.items()}
+        started = {pool.submit(run, row, sources[key]): key for key, row in todo.items()}
         for future in concurrent.futures.as_completed(started):
-            key, row = future.result()
+            key, row = started[future], future.result()
+            row["version"] = version(row["agent"], sources[key], row["check"])
             done.append(row)
             wrong = row["check"] and "mutant" in row and not localised(row)
             said = "passes" if not row["check"] else row["check"] + (", the wrong component" if wrong else "")

@@ -340,7 +340,8 @@ def fill_up(case: Case, gamma: float, n: int) -> Any:
 
 def fills_up(params: Any) -> bool:
     """Whether a probe is one of those brought to a common shape: vectors as observations, at most two actions."""
-    return isinstance(params, Tables) and params.obs.ndim == 2 and params.reward.shape[1] <= ACTIONS
+    fits = isinstance(params, Tables) and params.obs.ndim == 2 and params.reward.shape[1] <= ACTIONS
+    return fits and not params.action_mask
 
 
 def groups_of(probes: Sequence[Probe], kind: str, module: ModuleType) -> tuple[list[list[Probe]], list[Skipped]]:

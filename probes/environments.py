@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import environment, spaces
 
+from rlref.envs.spaces import Masked, MultiDiscrete
+
 NEVER = np.iinfo(np.int32).max
 LONGEST = 10  # steps: episodes of the ladder that end do so sooner
 
@@ -34,6 +36,10 @@ class Tables:
     flip_at: Any  # int32 scalar: from this many steps on, counted over resets, rewards have the other sign
     # For agents that must know beforehand; static, for tables are traced.
     max_steps_in_episode: int = flax.struct.field(pytree_node=False, default=LONGEST)
+    # How many of the last numbers of what each state shows say which actions are allowed there; 0: all are.
+    action_mask: int = flax.struct.field(pytree_node=False, default=0)
+    # Numbers of options, where an action is several choices at a time and A all their combinations, the last fastest.
+    choices: tuple[int, ...] = flax.struct.field(pytree_node=False, default=())
 
 
 def tables(
@@ -47,6 +53,8 @@ def tables(
     after: Any = -1,
     noise: float = 0.0,
     flip_at: int = NEVER,
+    action_mask: int = 0,
+    choices: tuple[int, ...] = (),
 ) -> Tables:
     """Tables from nested lists; entries per state are repeated over actions. `start`: a state, or `[n]` odds."""
     obs = np.asarray(obs)
@@ -65,6 +73,8 @@ def tables(
         after=after,
         noise=np.float32(noise),
         flip_at=np.int32(flip_at),
+        action_mask=action_mask,
+        choices=choices,
     )
 
 
@@ -94,12 +104,14 @@ class Tabular(environment.Environment):
     def num_actions(self) -> int:
         return self.default.reward.shape[-1]
 
-    def action_space(self, params: Tables | None = None) -> spaces.Discrete:
-        return spaces.Discrete(self.num_actions)
+    def action_space(self, params: Tables | None = None) -> spaces.Space:
+        return MultiDiscrete(self.default.choices) if self.default.choices else spaces.Discrete(self.num_actions)
 
     def observation_space(self, params: Tables | None = None) -> spaces.Box:
-        obs = self.default.obs
+        obs, size = self.default.obs, self.default.action_mask
         low, high = (0, 255) if obs.dtype == np.uint8 else (-np.inf, np.inf)
+        if size:
+            return Masked(spaces.Box(low, high, (obs.shape[1] - size,), obs.dtype), size)
         return spaces.Box(low, high, obs.shape[1:], obs.dtype)
 
     def reset_env(self, key: jax.Array, params: Tables) -> tuple[jax.Array, TabularState]:
@@ -110,11 +122,16 @@ class Tabular(environment.Environment):
         self, key: jax.Array, state: TabularState, action: Any, params: Tables
     ) -> tuple[jax.Array, TabularState, jax.Array, jax.Array, dict[Any, Any]]:
         params = jax.tree.map(jnp.asarray, params)
-        at = state.index, action
+        at = state.index, self.combined(action)
         reward = params.reward[at] + params.noise * jax.random.rademacher(key, (), jnp.float32)
         reward = jnp.where(state.steps >= params.flip_at, -reward, reward)
         new = TabularState(params.next[at], state.steps + 1, params.truncated[at])
         return params.obs[new.index], new, reward, params.terminated[at], {}
+
+    def combined(self, action: Any) -> Any:
+        """The number of an action among all combinations of choices."""
+        sizes = self.default.choices
+        return jnp.ravel_multi_index(tuple(action), sizes, mode="clip") if sizes else action
 
     def is_truncated(self, state: TabularState, params: Tables) -> jax.Array:
         return state.truncated
@@ -126,7 +143,7 @@ class Tabular(environment.Environment):
         """gymnax's step with its reset at an ending, and with what outlives one: the step count, and `after`."""
         params = self.default if params is None else params
         _, new, reward, terminated, truncated, info = super().step(key, state, action, params)
-        after = jnp.asarray(params.after)[state.index, action]
+        after = jnp.asarray(params.after)[state.index, self.combined(action)]
         index = jnp.where((terminated | truncated) & (after >= 0), after, new.index)
         new = TabularState(index, state.steps + 1, new.truncated)
         return jnp.asarray(params.obs)[index], new, reward, terminated, truncated, info

@@ -35,7 +35,9 @@ class ProbeEnv(gymnasium.Env[np.ndarray, Any]):
         params = self.case.params
         low, high = (0, 255) if params.obs.dtype == np.uint8 else (params.obs.min() - 1, params.obs.max() + 1)
         self.observation_space = gymnasium.spaces.Box(low, high, params.obs.shape[1:], params.obs.dtype.type)
-        if isinstance(params, Tables):
+        if isinstance(params, Tables) and params.choices:
+            self.action_space = gymnasium.spaces.MultiDiscrete([*params.choices])
+        elif isinstance(params, Tables):
             self.action_space = gymnasium.spaces.Discrete(params.reward.shape[1])
         else:
             self.action_space = gymnasium.spaces.Box(-1.0, 1.0, params.optimum.shape[1:], np.float32)
@@ -62,7 +64,8 @@ class ProbeEnv(gymnasium.Env[np.ndarray, Any]):
             distance = ((action - params.optimum[at]) ** 2).sum()
             reward = params.peak - params.curvature * distance + (params.slope[at] * action).sum()
             return params.obs[at].copy(), float(reward), True, False, {"state": at}
-        cell = self.index, int(action)
+        at = np.ravel_multi_index(tuple(action), params.choices) if params.choices else int(action)
+        cell = self.index, at
         reward = params.reward[cell] + params.noise * self.np_random.choice([-1.0, 1.0])
         if self.steps >= params.flip_at:
             reward = -reward

@@ -12,6 +12,7 @@ import numpy as np
 
 from probes.environments import Tables, Tabular, Target
 from probes.ladder import Probe
+from probes.oracles.base import knows_masks
 from rlref.contract import GRADIENT
 
 LENGTH = {**dict.fromkeys(GRADIENT, "total_timesteps"), "cem": "num_generations"}
@@ -33,6 +34,9 @@ def why_not(probe: Probe, kind: str, fields: set[str], module: ModuleType, usual
     """Why an agent with these settings cannot be trained on a probe; '' if it can. `usual`: the usual learning rate."""
     if kind in GRADIENT and "gamma" not in fields and depends_on_gamma(probe):
         return "its Config lacks gamma, on which the answer depends"
+    params = probe.case(0).params
+    if isinstance(params, Tables) and params.action_mask and not knows_masks(module):
+        return "it knows no action_mask"
     own = probe.settings.get(kind, {})
     lacking = [name for name in own if name not in {*fields, *WAYS}]
     if lacking == ["num_steps"]:  # to average over more steps: its own may be as many

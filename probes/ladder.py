@@ -326,6 +326,52 @@ def table(rng: np.random.Generator) -> Case:
     return Case(params, Answer(value, best(rewards.argmax(1), 5)), wrong)
 
 
+@probe(
+    ALL,
+    "the mask of allowed actions",
+    settings={"ppo": {"learning_rate": 3e-3, "updates": 200}, "cem": {"population_size": 257}},
+)
+def allowed(rng: np.random.Generator) -> Case:
+    """Four states, one-hot; of four actions, paying 2, 1, 0 and -1, the first is forbidden. Each takes the second.
+
+    What is forbidden would pay as said, so that an agent that takes it, or has a gradient from it, is richer: V = 2.
+    """
+    pays = np.stack([rng.permutation([2.0, 1.0, 0.0, -1.0]) for _ in range(4)])
+    may = pays < 2
+    params = tables(
+        obs=np.concatenate([np.eye(4), may], axis=1), reward=pays, next=[1, 2, 3, 0], terminated=True,
+        start=np.full(4, 0.25), action_mask=4,
+    )  # fmt: skip
+    wrong = {
+        "the mask is ignored: forbidden actions are taken": Answer(np.full(4, 2.0), best(pays.argmax(1), 4), pays),
+        "the policy does not learn, or ignores the observation": Answer(np.zeros(4), may / 3, np.zeros((4, 4))),
+        "it learns the worst action: a sign is wrong": Answer(np.full(4, -1.0), best(pays.argmin(1), 4), -pays),
+    }
+    right = best((pays * may - 9.0 * ~may).argmax(1), 4)
+    return Case(params, Answer(np.ones(4), right, np.where(may, pays, np.nan)), wrong)
+
+
+@probe(PPO, "several choices at a time", settings={"ppo": {"learning_rate": 3e-3, "updates": 200}})
+def two_choices(rng: np.random.Generator) -> Case:
+    """Three states, one-hot; each of two choices, of 2 and 3 options, pays 1/2 if it is the right one. V = 1."""
+    first, second = rng.permutation([0, 1, 1]), rng.permutation(3)
+    pays = (best(first)[:, :, None] + best(second, 3)[:, None]).reshape(3, 6) / 2
+    params = tables(
+        obs=np.eye(3), reward=pays, next=[1, 2, 0], terminated=True, start=np.full(3, 1 / 3), choices=(2, 3)
+    )
+    right, third = np.concatenate([best(first), best(second, 3)], axis=1), np.full((3, 3), 1 / 3)
+    wrong = {
+        "the policy does not learn, or ignores the observation": Answer(
+            np.full(3, 5 / 12), np.concatenate([np.full((3, 2), 0.5), third], axis=1)
+        ),
+        "only the first choice is learned": Answer(np.full(3, 2 / 3), np.concatenate([best(first), third], axis=1)),
+        "the first choice's reward is lost": Answer(
+            np.full(3, 3 / 4), np.concatenate([np.full((3, 2), 0.5), best(second, 3)], axis=1)
+        ),
+    }
+    return Case(params, Answer(np.ones(3), right), wrong)
+
+
 @probe(GRADIENT, "the hidden layers", tolerance=0.2, settings={"dqn": {"learning_rate": 4e-2}})
 def exclusive_or(rng: np.random.Generator) -> Case:
     """Two signs are shown; equal ones pay 1 and unequal ones -1, or the other way round. V(s) = r(s).
@@ -723,6 +769,26 @@ def max_not_mean(rng: np.random.Generator) -> Case:
         "the minimum over actions is taken for the maximum": Answer(q=np.array([[-0.5, -0.5], arms])),
     }
     return Case(params, Answer(np.array([0.5, 1.0]), policy), wrong)
+
+
+@probe(DQN, "the mask of allowed actions, in what values are fitted to", gamma=0.5)
+def allowed_next(rng: np.random.Generator) -> Case:
+    """s0 leads to s2, which looks like s1: arms that pay 1 and 3; but in s2 the second is forbidden.
+
+    So Q(s0) = gamma 1 = .5, and a target that ignores the mask gives gamma 3 = 1.5. Networks do not see the mask.
+    """
+    arms = rng.permutation([1.0, 3.0])
+    may = np.array([[1, 1], [1, 1], arms < 3])
+    params = tables(
+        obs=np.concatenate([[[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], may], axis=1), reward=[[0, 0], arms, arms],
+        next=[2, 1, 2], terminated=[False, True, True], start=[0.5, 0.5, 0], action_mask=2,
+    )  # fmt: skip
+    policy = np.full((3, 2), np.nan)
+    policy[1], policy[2] = best(arms.argmax()), best(arms.argmin())
+    q = np.array([[0.5, 0.5], arms, np.where(arms < 3, arms, np.nan)])
+    ignored = np.array([[1.5, 1.5], arms, arms])
+    wrong = {"the mask is ignored: values are fitted to what forbidden actions are worth": Answer(q=ignored)}
+    return Case(params, Answer(np.array([0.5, 3.0, 1.0]), policy, q), wrong)
 
 
 @probe(DQN, "the replay buffer keeps what is old", tolerance=0.2)

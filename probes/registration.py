@@ -16,6 +16,8 @@ NAMES = (
     "context_bandit",
     "noisy_bandit",
     "table",
+    "allowed",
+    "two_choices",
     "exclusive_or",
     "env_axis",
     "reset_temptation",
@@ -38,6 +40,7 @@ NAMES = (
     "target_chain",
     "target_loop",
     "max_not_mean",
+    "allowed_next",
     "phase_flip",
 )
 

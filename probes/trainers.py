@@ -93,6 +93,12 @@ def load(name: str) -> tuple[Trainer, str]:
     return train, inspect.getsourcefile(inspect.unwrap(train)) or str(module.__file__)
 
 
+def is_plain(probe: Probe) -> bool:
+    """Whether any agent takes its actions: gymnasium has no convention for masks, and MultiDiscrete is for some."""
+    params = probe.case(0).params
+    return not (isinstance(params, Tables) and (params.action_mask or params.choices))
+
+
 def run(
     train: Trainer,
     name: str,
@@ -108,7 +114,7 @@ def run(
       train: as this module's docstring says.
       name: what it is called in the report.
       source: its file, for the place of what it raises.
-      only: names of probes; without, all that are for this kind of agent.
+      only: names of probes; without, all that are for this kind of agent, but those with masks or several choices.
       num_seeds: seeds of each probe, which draw its signs and best arms too.
       watch: told what is being done.
 
@@ -117,7 +123,7 @@ def run(
     for wanted in only:
         if wanted not in LADDER:
             raise UsageError(f"the probe {wanted!r} does not exist.{nearest(wanted, LADDER)}")
-    chosen = [one for one in LADDER.values() if not only or one.name in only]
+    chosen = [one for one in LADDER.values() if (one.name in only if only else is_plain(one))]
     settled = "settings" in inspect.signature(train).parameters
 
     def answers(one: Probe, kind: str, seed: int) -> tuple[Case, np.ndarray | None, np.ndarray]:

@@ -16,7 +16,7 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 `F` features, `B` observations.
 """
 
-# Original: cem 4ee23c85b710; by this line `rlref probe` tells what a copy has changed
+# Original: cem 8b7d42bd8320; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import itertools
@@ -129,7 +129,8 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     limit: Any = config.max_episode_steps
     limit = getattr(env_params, "max_steps_in_episode", None) if limit is None else limit
     check(config, obs_space, action_space, limit)
-    num_inputs = obs_space.n if is_discrete(obs_space) else math.prod(obs_space.shape)
+    seen = getattr(obs_space, "inner", obs_space)  # without an action mask
+    num_inputs = seen.n if is_discrete(seen) else math.prod(seen.shape)
     num_outputs = action_space.n if is_discrete(action_space) else math.prod(action_space.shape)
     sizes = (num_inputs, *config.hidden_sizes, num_outputs)
     layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes)]
@@ -265,6 +266,8 @@ def act(task: Task, params: Array, obs: Array) -> Array:
         x = activation(dense(x, kernel, bias))
     outputs, space = dense(x, *head), task.action_space
     if is_discrete(space):
+        mask = without_mask(obs, task.obs_space)[2]
+        outputs = outputs if mask is None else jnp.where(mask, outputs, -jnp.inf)
         return outputs.argmax(axis=-1).astype(jnp.int32)
     low, high = (jnp.broadcast_to(jnp.asarray(x, jnp.float32), space.shape) for x in (space.low, space.high))
     squashed = jnp.tanh(outputs).reshape(-1, *space.shape)
@@ -288,8 +291,20 @@ def is_discrete(space: Any) -> bool:
     return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
 
 
+def without_mask(obs: Array, space: Any) -> tuple[Array, Any, Array | None]:
+    """Raw observations `[B, ...]` as networks see them, their space, and which actions are allowed: bool `[B, A]`.
+
+    Where not all actions are, the observation space has `action_mask`: so many last numbers of each row say which.
+    """
+    size = getattr(space, "action_mask", 0)
+    if not size:
+        return obs, space, None
+    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, obs[:, -size:] > 0
+
+
 def features(obs: Array, space: Any) -> Array:
     """Raw observations `[B, ...]` as float32 `[B, F]`: one-hot if Discrete, else flat; byte images from 0 to 1."""
+    obs, space, _ = without_mask(obs, space)
     if is_discrete(space):
         return jax.nn.one_hot(obs, space.n)
     scale = 255 if obs.dtype == jnp.uint8 and len(space.shape) == 3 else 1

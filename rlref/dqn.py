@@ -16,7 +16,7 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
-# Original: dqn 739edec03419; by this line `rlref probe` tells what a copy has changed
+# Original: dqn 0fc5d99564fb; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -38,6 +38,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import entr
 
 RING = 100  # finished episodes that return_* and length_* look back on
+FORBIDDEN = -1e9  # stands for Q of an action that a mask forbids; finite, as 0 times infinity is no number
 Metrics = dict[str, Array]
 
 
@@ -158,6 +159,7 @@ class Steps(NamedTuple):
     length: Array
     excess: Array  # sum over the episode of Q minus the return that followed
     unstorable: Array  # bool, whether the replay buffer changes an observation
+    allowed: Array | None  # how many actions were; None: all, always
 
 
 class Task(NamedTuple):
@@ -265,7 +267,10 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     learning_rate = config.learning_rate * ((1 - step / num_updates) if config.anneal_lr else jnp.float32(1))
     # All randomness at once: on a CPU, drawing it step by step costs more than the network does.
     key, key_explore, key_action, key_env, key_replay = jax.random.split(state.key, 5)
-    random_action = jax.random.randint(key_action, shape, 0, num_actions)
+    if hasattr(task.obs_space, "action_mask"):
+        random_action = jax.random.bits(key_action, shape)  # drawn from when it is known which are allowed
+    else:
+        random_action = jax.random.randint(key_action, shape, 0, num_actions)
     draws = jax.random.uniform(key_explore, shape), random_action, jax.random.split(key_env, shape)
     bits = jax.random.bits(key_replay, (cycles + 1, config.batch_size))
     rows = (cycle + 1) * shape[1]
@@ -292,12 +297,14 @@ def update(task: Task, num_updates: int, state: State, step: Array) -> tuple[Sta
     ends = epsilon_at(config, step * cycles * config.train_frequency), epsilon_at(config, done[-1])
     diagnostics = diagnose(task, before, state, batch, ends, steps, learned, learning)
     diagnostics |= {name: x.mean(where=sync) for name, x in moved.items()}
+    allowed = num_actions if steps.allowed is None else steps.allowed
+    entropy = policy_entropy(epsilon.reshape(-1, 1), allowed)
     diagnostics |= {
         "env_steps": done[-1],
         "learning_rate": learning_rate,
         "epsilon": epsilon.mean(),
-        "entropy": policy_entropy(epsilon, num_actions).mean(),
-        "relative_entropy": policy_entropy(epsilon, num_actions).mean() / jnp.log(num_actions),  # one action: 0 / 0
+        "entropy": entropy.mean(),
+        "relative_entropy": entropy.mean() / jnp.log(allowed).mean(),  # one action: 0 / 0
         "buffer_fill": jnp.minimum(rows[-1], capacity) / capacity,
         "sample_age": age.mean(where=learning[:, None]),
     }
@@ -366,6 +373,8 @@ def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -
         env_state, obs, episode = carry
         epsilon, uniform, random_action, key_env = x
         q = forward(task, params, obs)
+        mask = without_mask(obs, task.obs_space)[2]
+        random_action = random_action if mask is None else random_allowed(mask, random_action)
         action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))
         next_obs, env_state, reward, terminated, truncated, info = env_step(key_env, env_state, action, task.env_params)
         reward, ended = reward.astype(jnp.float32), terminated | truncated
@@ -382,7 +391,8 @@ def collect(task: Task, state: State, params: Any, epsilon: Array, draws: Any) -
         excess = episode.q_sum - episode.return_sum
         final_obs, dtype = info["final_observation"], config.buffer_dtype  # what the step led to, before any reset
         unstorable = ~(storable(obs, dtype) & storable(final_obs, dtype))
-        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable)
+        allowed = None if mask is None else mask.sum(axis=-1)
+        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable, allowed)
         block = Buffer(encode(obs, dtype), action, reward, terminated, truncated, encode(final_obs, dtype))
         episode = jax.tree.map(lambda new, x: jnp.where(ended, new, x), new_episodes(config.num_envs), episode)
         return (env_state, next_obs, episode), (steps, block)
@@ -477,9 +487,17 @@ def epsilon_at(config: Config, env_steps: Any) -> Array:
 
 
 def epsilon_greedy(q: Array, epsilon: Any) -> Array:
-    """Probabilities `[..., A]` of the actions with values `q`."""
-    num_actions = q.shape[-1]
-    return epsilon / num_actions + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), num_actions)
+    """Probabilities `[..., A]` of the actions with values `q`; 0 of those that are forbidden."""
+    allowed = q > FORBIDDEN / 2
+    share = epsilon * allowed / jnp.maximum(allowed.sum(axis=-1, keepdims=True), 1)
+    return share + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), q.shape[-1])
+
+
+def random_allowed(mask: Array, bits: Array) -> Array:
+    """One of the actions that a mask `[N, A]` allows, uniformly by random uint32 `bits` `[N]`."""
+    number = jnp.cumsum(mask, axis=-1)  # 1 at the first that is allowed
+    drawn = bits % jnp.maximum(number[:, -1], 1).astype(jnp.uint32) + 1
+    return jnp.argmax(mask & (number == drawn[:, None]), axis=-1).astype(jnp.int32)
 
 
 # ---- Network ---------------------------------------------------------------------------------------------------------
@@ -522,8 +540,20 @@ def is_discrete(space: Any) -> bool:
     return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
 
 
+def without_mask(obs: Array, space: Any) -> tuple[Array, Any, Array | None]:
+    """Raw observations `[B, ...]` as networks see them, their space, and which actions are allowed: bool `[B, A]`.
+
+    Where not all actions are, the observation space has `action_mask`: so many last numbers of each row say which.
+    """
+    size = getattr(space, "action_mask", 0)
+    if not size:
+        return obs, space, None
+    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, obs[:, -size:] > 0
+
+
 def features(obs: Array, space: Any) -> Array:
     """Raw observations `[B, ...]` as float32: one-hot `[B, n]`, image `[B, H, W, C]`, anything else flat `[B, F]`."""
+    obs, space, _ = without_mask(obs, space)
     if is_discrete(space):
         return jax.nn.one_hot(obs, space.n)
     if len(space.shape) == 3:
@@ -532,8 +562,14 @@ def features(obs: Array, space: Any) -> Array:
 
 
 def forward(task: Task, params: Any, obs: Array, **options: Any) -> Any:
-    """Q `[B, A]` of raw observations `[B, ...]`; `options` are flax's."""
-    return task.network.apply(params, features(obs, task.obs_space), **options)
+    """Q `[B, A]` of raw observations `[B, ...]`, FORBIDDEN of actions that a mask forbids; `options` are flax's."""
+    made = task.network.apply(params, features(obs, task.obs_space), **options)
+    mask = without_mask(obs, task.obs_space)[2]
+    if mask is None:
+        return made
+    q, *others = made if options else (made,)
+    q = jnp.where(mask, q, FORBIDDEN)
+    return (q, *others) if options else q
 
 
 # ---- Storage ---------------------------------------------------------------------------------------------------------
@@ -592,6 +628,7 @@ def diagnose(
     old_target = targets(task, before.target_params, before.params, batch, epsilon[0])
     # At epsilon 0 the KL of two greedy policies is infinite.
     old, new = (epsilon_greedy(q, jnp.maximum(e, 0.01)) for q, e in zip((old_q, new_q), epsilon, strict=True))
+    old, new = (jnp.where(old_q > FORBIDDEN / 2, p, 1.0) for p in (old, new))  # not log(0 / 0)
     on_batch = {
         "kl": jnp.sum(old * jnp.log(old / new), axis=-1).mean(),
         "churn": (old_q.argmax(axis=-1) != new_q.argmax(axis=-1)).mean(dtype=jnp.float32),
@@ -625,8 +662,8 @@ def diagnose(
     }
 
 
-def policy_entropy(epsilon: Array, num_actions: int) -> Array:
-    """Entropy in nats of an epsilon-greedy policy over `A` actions."""
+def policy_entropy(epsilon: Array, num_actions: Any) -> Array:
+    """Entropy in nats of an epsilon-greedy policy over so many actions."""
     other = epsilon / num_actions
     return entr(1 - epsilon + other) + (num_actions - 1) * entr(other)
 

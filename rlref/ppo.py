@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo 188ccde2eef8; by this line `rlref probe` tells what a copy has changed
+# Original: ppo ac518c5d79fc; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -33,6 +33,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 RING = 100  # finished episodes that return_* and length_* look back on
+FORBIDDEN = -1e9  # log probability of an action that a mask forbids; finite, as 0 times infinity is no number
 Metrics = dict[str, Array]
 
 
@@ -131,7 +132,7 @@ class Task(NamedTuple):
     env_params: Any
     obs_space: Any
     action_space: Any
-    num_outputs: int  # of the policy: A for a Discrete action space, D for a Box
+    num_outputs: int  # of the policy: A for a Discrete action space, D for a Box, all choices' for MultiDiscrete
     network: nn.Module
 
 
@@ -163,10 +164,9 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     env_params = env.default_params if env_params is None else env_params
     obs_space, action_space = env.observation_space(env_params), env.action_space(env_params)
     check(config, obs_space, action_space)
-    num_outputs = action_space.n if is_discrete(action_space) else math.prod(action_space.shape)
-    network = Network(
-        num_outputs, is_discrete(action_space), config.hidden_sizes, config.activation, config.conv_layers
-    )
+    discrete = bool(choices(action_space))
+    num_outputs = sum(choices(action_space)) if discrete else math.prod(action_space.shape)
+    network = Network(num_outputs, discrete, config.hidden_sizes, config.activation, config.conv_layers)
     task = Task(config, env, env_params, obs_space, action_space, num_outputs, network)
     steps_per_update = config.num_envs * config.num_steps
     num_updates = config.total_timesteps // steps_per_update
@@ -252,7 +252,7 @@ def collect(task: Task, state: State, key: Array) -> tuple[State, Rollout]:
     # All randomness at once: on a CPU, drawing it step by step costs more than the policy does.
     key_act, key_env = jax.random.split(key)
     shape = task.config.num_steps, task.config.num_envs
-    distribution = Categorical if is_discrete(task.action_space) else DiagonalGaussian
+    distribution = Categorical if choices(task.action_space) else DiagonalGaussian
     noise = distribution.noise(key_act, (*shape, task.num_outputs))
     env_step = jax.vmap(task.env.step, in_axes=(0, 0, 0, None))
 
@@ -300,7 +300,7 @@ def scan(step: Callable[..., Any], carry: Any, xs: Any) -> Any:
 def env_action(task: Task, action: Array) -> Array:
     """Actions `[N]` or `[N, D]` as the environment takes them; clipping to a Box happens here and nowhere else."""
     space = task.action_space
-    if is_discrete(space):
+    if choices(space):
         return action
     return jnp.clip(action.reshape(action.shape[0], *space.shape), space.low, space.high).astype(space.dtype)
 
@@ -414,6 +414,35 @@ class Categorical:
     def kl(self, other: Categorical) -> Array:  # KL(self, other) in nats
         return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
 
+    def each(self, x: Array) -> list[Array]:  # choice by choice: of one
+        return [x]
+
+    def highest_entropy(self) -> Array:  # of a policy that takes all allowed actions alike
+        return jnp.log((self.log_probs > FORBIDDEN / 2).sum(axis=-1))
+
+
+@flax.struct.dataclass
+class Categoricals(Categorical):
+    """Policy over a MultiDiscrete space: log_probs of independent choices, one after the other.
+
+    Sums over all of them are sums over choices, so that entropy and KL are as a Categorical has them.
+    """
+
+    sizes: tuple[int, ...] = static(())
+
+    def each(self, x: Array) -> list[Array]:
+        return jnp.split(x, np.cumsum(self.sizes)[:-1], axis=-1)
+
+    def sample(self, noise: Array) -> Array:
+        return jnp.stack([jnp.argmax(x, axis=-1) for x in self.each(self.log_probs + noise)], axis=-1)
+
+    def log_prob(self, action: Array) -> Array:
+        each = [Categorical(x).log_prob(action[..., i]) for i, x in enumerate(self.each(self.log_probs))]
+        return jnp.stack(each).sum(axis=0)
+
+    def highest_entropy(self) -> Array:
+        return jnp.stack([Categorical(x).highest_entropy() for x in self.each(self.log_probs)]).sum(axis=0)
+
 
 @flax.struct.dataclass
 class DiagonalGaussian:
@@ -496,8 +525,25 @@ def is_discrete(space: Any) -> bool:
     return hasattr(space, "n")  # not isinstance: importing gymnax for its classes takes seconds
 
 
+def choices(space: Any) -> tuple[int, ...]:
+    """How many options an action has: of each choice at a time, one if Discrete, several if MultiDiscrete; Box: ()."""
+    return (space.n,) if is_discrete(space) else tuple(getattr(space, "nvec", ()))
+
+
+def without_mask(obs: Array, space: Any) -> tuple[Array, Any, Array | None]:
+    """Raw observations `[B, ...]` as networks see them, their space, and which actions are allowed: bool `[B, A]`.
+
+    Where not all actions are, the observation space has `action_mask`: so many last numbers of each row say which.
+    """
+    size = getattr(space, "action_mask", 0)
+    if not size:
+        return obs, space, None
+    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, obs[:, -size:] > 0
+
+
 def features(obs: Array, space: Any) -> Array:
     """Raw observations `[B, ...]` as float32: one-hot `[B, n]`, image `[B, H, W, C]`, anything else flat `[B, F]`."""
+    obs, space, _ = without_mask(obs, space)
     if is_discrete(space):
         return jax.nn.one_hot(obs, space.n)
     if len(space.shape) == 3:
@@ -509,7 +555,20 @@ def forward(task: Task, params: Any, obs_moments: Moments | None, obs: Array, **
     """Policy and value at raw observations `[B, ...]`; `options` are flax's."""
     x = features(obs, task.obs_space)
     x = x if obs_moments is None else normalize(x, obs_moments)
-    return task.network.apply(params, x, task.config.init_log_std, **options)
+    made = task.network.apply(params, x, task.config.init_log_std, **options)
+    (policy, value), *others = made if options else (made,)
+    result = restrict(task, policy, obs), value
+    return (result, *others) if options else result
+
+
+def restrict(task: Task, policy: Categorical | DiagonalGaussian, obs: Array) -> Categorical | DiagonalGaussian:
+    """A network's policy choice by choice, where there are several, and among allowed actions."""
+    nvec, mask = getattr(task.action_space, "nvec", ()), without_mask(obs, task.obs_space)[2]
+    if isinstance(policy, DiagonalGaussian) or (not nvec and mask is None):
+        return policy
+    x = policy.log_probs if mask is None else jnp.where(mask, policy.log_probs, FORBIDDEN)
+    policy = Categoricals(x, nvec) if nvec else Categorical(x)
+    return replace(policy, log_probs=jnp.concatenate([jax.nn.log_softmax(y) for y in policy.each(x)], axis=-1))
 
 
 @flax.struct.dataclass
@@ -558,7 +617,7 @@ def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) 
     (policy, _), hidden = forward(task, state.params, state.obs_moments, part.obs, mutable=["intermediates"])
     entropy = batch.policy.entropy().mean()
     if isinstance(batch.policy, Categorical):
-        relative_entropy = entropy / jnp.log(batch.policy.log_probs.shape[-1])  # one action: 0 / 0, undefined
+        relative_entropy = entropy / batch.policy.highest_entropy().mean()  # one action: 0 / 0, undefined
     else:
         relative_entropy = (batch.policy.log_std - task.config.init_log_std).mean()  # nats since the start
     applied, first_ratio_error = aux.pop("applied"), aux.pop("ratio_error")[0, 0]
@@ -646,8 +705,8 @@ def check(config: Config, obs_space: Any, action_space: Any) -> None:
     if config.total_timesteps < size:
         raise ValueError(f"total_timesteps is {config.total_timesteps}; it must be at least one update's {batch}")
     for what, space in (("observation", obs_space), ("action", action_space)):
-        if not is_discrete(space) and not hasattr(space, "low"):
-            raise ValueError(f"{config.env_id} has the {what} space {space}; PPO takes Discrete or Box")
+        if not choices(space) and not hasattr(space, "low"):
+            raise ValueError(f"{config.env_id} has the {what} space {space}; PPO takes Discrete, MultiDiscrete or Box")
 
 
 def check_settings(config: Any) -> None:

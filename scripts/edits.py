@@ -583,25 +583,21 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
                 'nn.Dense(VALUES.size, kernel_init=nn.initializers.zeros, name="value_head")(critic)',
             ),
             (
-                """    \"\"\"Policy and value at raw observations `[B, ...]`; `options` are flax's.\"\"\"
-    x = features(obs, task.obs_space)
-    x = x if obs_moments is None else normalize(x, obs_moments)
-    return task.network.apply(params, x, task.config.init_log_std, **options)
+                """    (policy, value), *others = made if options else (made,)
 """,
-                """    \"\"\"Policy and value at raw observations `[B, ...]`; `options` are flax's.\"\"\"
-    if options:
-        return logits(task, params, obs_moments, obs, **options)
-    policy, x = logits(task, params, obs_moments, obs)
-    p, middle = jax.nn.softmax(x), VALUES.size // 2
+                """    (policy, value), *others = made if options else (made,)
+    p, middle = jax.nn.softmax(value), VALUES.size // 2
     # In pairs, so that a uniform distribution gives exactly 0.
-    return policy, ((p[..., middle + 1 :] - p[..., :middle][..., ::-1]) * VALUES[middle + 1 :]).sum(axis=-1)
-
-
-def logits(task: Task, params: Any, obs_moments: Moments | None, obs: Array, **options: Any) -> Any:
-    \"\"\"Policy, and the logits `[B, VALUES.size]` of the critic's distribution.\"\"\"
+    value = ((p[..., middle + 1 :] - p[..., :middle][..., ::-1]) * VALUES[middle + 1 :]).sum(axis=-1)
+""",
+            ),
+            (
+                "@flax.struct.dataclass\nclass Moments:\n",
+                """def logits(task: Task, params: Any, obs_moments: Moments | None, obs: Array) -> Array:
+    \"\"\"The logits `[B, VALUES.size]` of the critic's distribution.\"\"\"
     x = features(obs, task.obs_space)
     x = x if obs_moments is None else normalize(x, obs_moments)
-    return task.network.apply(params, x, task.config.init_log_std, **options)
+    return task.network.apply(params, x, task.config.init_log_std)[1]
 
 
 def two_hot(x: Array) -> Array:
@@ -611,12 +607,17 @@ def two_hot(x: Array) -> Array:
     share = (x - VALUES[above - 1]) / (VALUES[above] - VALUES[above - 1])
     one_hot = partial(jax.nn.one_hot, num_classes=VALUES.size)
     return share[:, None] * one_hot(above) + (1 - share)[:, None] * one_hot(above - 1)
+
+
+@flax.struct.dataclass
+class Moments:
 """,
             ),
             (
                 """    policy, value = forward(task, params, obs_moments, batch.obs)
     log_ratio""",
-                """    policy, x = logits(task, params, obs_moments, batch.obs)
+                """    policy, _ = forward(task, params, obs_moments, batch.obs)
+    x = logits(task, params, obs_moments, batch.obs)
     log_ratio""",
             ),
             (
@@ -813,10 +814,9 @@ def two_hot(x: Array) -> Array:
             ("    clip_vloss: bool = static(True)  # clip the value's change to +- clip_coef as well\n", ""),
             ('    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers\n', ""),
             (
-                "    network = Network(\n        num_outputs, is_discrete(action_space), config.hidden_sizes, "
-                "config.activation, config.conv_layers\n    )\n",
-                "    network = Network(num_outputs, is_discrete(action_space), config.hidden_sizes, "
+                "    network = Network(num_outputs, discrete, config.hidden_sizes, config.activation, "
                 "config.conv_layers)\n",
+                "    network = Network(num_outputs, discrete, config.hidden_sizes, config.conv_layers)\n",
             ),
             ("optax.adam(learning_rate, eps=config.adam_eps)", "optax.adam(learning_rate, eps=1e-5)"),
             (SQUARED, "    value_loss = 0.5 * ((value - batch.target) ** 2).mean()\n"),
@@ -1386,9 +1386,10 @@ EPSILON_AT = '''def epsilon_at(config: Config, env_steps: Any) -> Array:
     return config.start_e + progress * (config.end_e - config.start_e)
 '''
 EPSILON_GREEDY = '''def epsilon_greedy(q: Array, epsilon: Any) -> Array:
-    """Probabilities `[..., A]` of the actions with values `q`."""
-    num_actions = q.shape[-1]
-    return epsilon / num_actions + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), num_actions)
+    """Probabilities `[..., A]` of the actions with values `q`; 0 of those that are forbidden."""
+    allowed = q > FORBIDDEN / 2
+    share = epsilon * allowed / jnp.maximum(allowed.sum(axis=-1, keepdims=True), 1)
+    return share + (1 - epsilon) * jax.nn.one_hot(q.argmax(axis=-1), q.shape[-1])
 '''
 TARGET_SETTING = """\
     # value of the next state: the target network's at the online network's best action, its maximum, or its mean under
@@ -1501,8 +1502,8 @@ DQN = [
                 "    draws: tuple[Array, ...]  # [T, N]: Gumbel noise `[A]`, the environment's key\n",
             ),
             (
-                "    unstorable: Array  # bool, whether the replay buffer changes an observation\n",
-                "    unstorable: Array  # bool, whether the replay buffer changes an observation\n"
+                "    allowed: Array | None  # how many actions were; None: all, always\n",
+                "    allowed: Array | None  # how many actions were; None: all, always\n"
                 "    entropy: Array  # of the policy that acted\n",
             ),
             (
@@ -1515,7 +1516,11 @@ DQN = [
             ),
             (
                 "    key, key_explore, key_action, key_env, key_replay = jax.random.split(state.key, 5)\n"
-                "    random_action = jax.random.randint(key_action, shape, 0, num_actions)\n"
+                '    if hasattr(task.obs_space, "action_mask"):\n'
+                "        random_action = jax.random.bits(key_action, shape)  # drawn from when it is known which are "
+                "allowed\n"
+                "    else:\n"
+                "        random_action = jax.random.randint(key_action, shape, 0, num_actions)\n"
                 "    draws = jax.random.uniform(key_explore, shape), random_action, jax.random.split(key_env, shape)\n",
                 "    key, key_explore, key_env, key_replay = jax.random.split(state.key, 4)\n"
                 "    draws = jax.random.gumbel(key_explore, (*shape, num_actions)), jax.random.split(key_env, shape)\n",
@@ -1530,14 +1535,11 @@ DQN = [
                 "temperature_at(config, done[-1])\n",
             ),
             (
-                '        "epsilon": epsilon.mean(),\n'
-                '        "entropy": policy_entropy(epsilon, num_actions).mean(),\n'
-                '        "relative_entropy": policy_entropy(epsilon, num_actions).mean() / jnp.log(num_actions),  '
-                "# one action: 0 / 0\n",
-                '        "temperature": temperature.mean(),\n'
-                '        "entropy": steps.entropy.mean(),\n'
-                '        "relative_entropy": steps.entropy.mean() / jnp.log(num_actions),  # one action: 0 / 0\n',
+                '        "epsilon": epsilon.mean(),\n        "entropy": entropy.mean(),\n',
+                '        "temperature": temperature.mean(),\n        "entropy": steps.entropy.mean(),\n',
             ),
+            ("    entropy = policy_entropy(epsilon.reshape(-1, 1), allowed)\n", ""),
+            ('"relative_entropy": entropy.mean()', '"relative_entropy": steps.entropy.mean()'),
             (
                 "unravel(params), cycle.epsilon, cycle.draws)",
                 "unravel(params), cycle.temperature, cycle.draws)",
@@ -1555,17 +1557,21 @@ DQN = [
             (
                 "        epsilon, uniform, random_action, key_env = x\n"
                 "        q = forward(task, params, obs)\n"
+                "        mask = without_mask(obs, task.obs_space)[2]\n"
+                "        random_action = random_action if mask is None else random_allowed(mask, random_action)\n"
                 "        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))\n",
                 "        temperature, noise, key_env = x\n"
                 "        q = forward(task, params, obs)\n"
+                "        mask = without_mask(obs, task.obs_space)[2]\n"
                 "        log_probs = boltzmann(q, temperature)\n"
                 "        action = (log_probs + noise).argmax(axis=-1).astype(jnp.int32)  # the Gumbel-max trick\n"
                 "        entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)\n",
             ),
             (
-                "        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable)\n",
                 "        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable, "
-                "entropy)\n",
+                "allowed)\n",
+                "        steps = Steps(action, reward, ended, episode.total, episode.length, excess, unstorable, "
+                "allowed, entropy)\n",
             ),
             (
                 "    carry, (steps, block) = jax.lax.scan(step, carry, (epsilon, *draws))\n",
@@ -1609,7 +1615,8 @@ DQN = [
             (
                 "    # At epsilon 0 the KL of two greedy policies is infinite.\n"
                 "    old, new = (epsilon_greedy(q, jnp.maximum(e, 0.01)) for q, e in zip((old_q, new_q), epsilon, "
-                "strict=True))\n",
+                "strict=True))\n"
+                "    old, new = (jnp.where(old_q > FORBIDDEN / 2, p, 1.0) for p in (old, new))  # not log(0 / 0)\n",
                 "    old, new = (boltzmann(q, t) for q, t in zip((old_q, new_q), temperature, strict=True))\n",
             ),
             (
@@ -1617,8 +1624,8 @@ DQN = [
                 '"kl": jnp.sum(jnp.exp(old) * (old - new), axis=-1).mean()',
             ),
             (
-                '''def policy_entropy(epsilon: Array, num_actions: int) -> Array:
-    """Entropy in nats of an epsilon-greedy policy over `A` actions."""
+                '''def policy_entropy(epsilon: Array, num_actions: Any) -> Array:
+    """Entropy in nats of an epsilon-greedy policy over so many actions."""
     other = epsilon / num_actions
     return entr(1 - epsilon + other) + (num_actions - 1) * entr(other)
 
@@ -2029,14 +2036,12 @@ def next_values(target_q: Array, online_q: Array) -> Array:
         ("update", "collect", "each_epsilon"),
         (
             (
-                '        "epsilon": epsilon.mean(),\n'
-                '        "entropy": policy_entropy(epsilon, num_actions).mean(),\n'
-                '        "relative_entropy": policy_entropy(epsilon, num_actions).mean() / jnp.log(num_actions),'
-                "  # one action: 0 / 0\n",
-                '        "epsilon": each_epsilon(epsilon, num_envs).mean(),\n'
-                '        "entropy": policy_entropy(each_epsilon(epsilon, num_envs), num_actions).mean(),\n'
-                '        "relative_entropy": policy_entropy(each_epsilon(epsilon, num_envs), num_actions).mean()\n'
-                "        / jnp.log(num_actions),  # one action: 0 / 0\n",
+                '        "epsilon": epsilon.mean(),\n',
+                '        "epsilon": each_epsilon(epsilon, num_envs).mean(),\n',
+            ),
+            (
+                "policy_entropy(epsilon.reshape(-1, 1), allowed)",
+                "policy_entropy(each_epsilon(epsilon.reshape(-1, 1), num_envs).reshape(-1, num_envs), allowed)",
             ),
             (
                 "        action = jnp.where(uniform < epsilon, random_action, q.argmax(axis=-1).astype(jnp.int32))\n",

@@ -36,8 +36,9 @@ def plant(name: str, source: str, edits: Iterable[tuple[str, str]]) -> str:
 # Agent -> component -> the checks that isolate it: those that its bugs should fail first.
 COMPONENTS = {
     "ppo": {
-        "action distribution": "categorical gaussian known_entropy sampled_actions sampled_odds drawn_spread "
-        "gaussian_entropy joint_log_prob continuous_target",
+        "action distribution": "categorical several_choices gaussian known_entropy sampled_actions sampled_odds "
+        "drawn_spread gaussian_entropy joint_log_prob continuous_target two_choices",
+        "action mask": "allowed_actions allowed_entropy allowed",
         "advantages": "advantages known_advantages discount reset_leak reset_temptation delayed_credit "
         "truncation_pair truncation_loop",
         "batch": "learned_batch learned_targets known_rewards known_advantages known_targets traced_targets "
@@ -65,6 +66,7 @@ COMPONENTS = {
         "value loss": "value_loss exact_value constant obs_value",
     },
     "dqn": {
+        "action mask": "allowed_actions allowed allowed_next",
         "acting": "collected_steps chosen_actions newest_parameters fresh_actions bandit context_bandit",
         "evaluation": "evaluated evaluated_as_learned evaluated_greedily",
         "exploration": "exploration greedy_policy chosen_actions known_epsilon exploring_steps "
@@ -90,6 +92,7 @@ COMPONENTS = {
         "targets": "bootstrapped_targets learned_rewards known_q_targets constant obs_value",
     },
     "cem": {
+        "action mask": "allowed_actions allowed",
         "candidates": "drawn_candidates spread_of_candidates about_the_mean search_distribution far_optimum",
         "environment": "given_parameters",
         "elites": "selection next_gaussian search_distribution best_candidates nan_is_worst number_of_elites "
@@ -562,6 +565,30 @@ PPO = [
         "seen = flat(jnp.concatenate([rollout.obs[1:], state.obs[None]]))",
         "seen = flat(jnp.concatenate([rollout.obs, state.obs[None]]))",
         "observation normalisation",
+    ),
+    Mutant(
+        "mask ignored",
+        "x = policy.log_probs if mask is None else jnp.where(mask, policy.log_probs, FORBIDDEN)",
+        "x = policy.log_probs",
+        "action mask",
+    ),
+    Mutant(
+        "probabilities of allowed actions not normalised",
+        "[jax.nn.log_softmax(y) for y in policy.each(x)]",
+        "[y for y in policy.each(x)]",
+        "action mask",
+    ),
+    Mutant(
+        "relative entropy of all actions where some are forbidden",
+        "jnp.log((self.log_probs > FORBIDDEN / 2).sum(axis=-1))",
+        "jnp.full(self.log_probs.shape[:-1], jnp.log(self.log_probs.shape[-1]))",
+        "action mask",
+    ),
+    Mutant(
+        "log-prob of the first of several choices alone",
+        "return jnp.stack(each).sum(axis=0)",
+        "return each[0]",
+        "action distribution",
     ),
 ]
 DQN = [
@@ -1046,6 +1073,24 @@ DQN = [
         "stored = jnp.minimum(rows, capacity + 1)\n    starts",
         "replay",
     ),
+    Mutant(
+        "random actions drawn from all, forbidden ones too",
+        "random_action if mask is None else random_allowed(mask, random_action)",
+        "random_action if mask is None else (random_action % task.num_actions).astype(jnp.int32)",
+        "action mask",
+    ),
+    Mutant(
+        "mask ignored in the target",
+        "target_q = forward(task, target_params, batch.next_obs)",
+        "target_q = task.network.apply(target_params, features(batch.next_obs, task.obs_space))",
+        "action mask",
+    ),
+    Mutant(
+        "mask ignored",
+        "q = jnp.where(mask, q, FORBIDDEN)",
+        "q = jnp.where(mask, q, q)",
+        "action mask",
+    ),
 ]
 CEM = [
     Mutant("lowest scores as elites", "jnp.argsort(-score)", "jnp.argsort(score)", "elites"),
@@ -1445,6 +1490,12 @@ CEM = [
         "state.env_steps + lengths.sum()",
         "(state.env_steps + lengths.sum()).astype(jnp.int16).astype(jnp.int32)",
         "metrics",
+    ),
+    Mutant(
+        "mask ignored",
+        "outputs if mask is None else jnp.where(mask, outputs, -jnp.inf)",
+        "outputs",
+        "action mask",
     ),
 ]
 

@@ -931,8 +931,16 @@ def test_an_infinite_gradient_norm_is_allowed():
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "message"),
     [
-        (spaces.Dict({"a": spaces.Discrete(2)}), spaces.Discrete(2), "observation space .* PPO takes Discrete or Box"),
-        (spaces.Discrete(2), spaces.Tuple([spaces.Discrete(2)]), "action space .* PPO takes Discrete or Box"),
+        (
+            spaces.Dict({"a": spaces.Discrete(2)}),
+            spaces.Discrete(2),
+            "observation space .* PPO takes Discrete, MultiDiscrete or Box",
+        ),
+        (
+            spaces.Discrete(2),
+            spaces.Tuple([spaces.Discrete(2)]),
+            "action space .* PPO takes Discrete, MultiDiscrete or Box",
+        ),
         (spaces.Box(0, 1, (9, 2, 1)), spaces.Discrete(2), r"conv_layers leave nothing of images: 3 x 3 does not fit"),
     ],
 )

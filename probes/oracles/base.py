@@ -99,6 +99,11 @@ def used(module: ModuleType) -> set[str]:
     return reached(within, {"make"})
 
 
+def knows_masks(module: ModuleType) -> bool:
+    """Whether an agent's file says anything of a space's `action_mask`; without it all actions are allowed to it."""
+    return module.__file__ is not None and "action_mask" in Path(module.__file__).read_text()
+
+
 def settings_in(module: ModuleType) -> set[str]:
     """Names of the settings that the agent's Config has."""
     return {f.name for f in dataclasses.fields(module.Config)}

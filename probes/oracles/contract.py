@@ -27,6 +27,7 @@ from probes.oracles.base import (
     close,
     compiled,
     emitted,
+    knows_masks,
     need,
     oracle,
     part,
@@ -639,3 +640,44 @@ def nonfinite_shows(module: ModuleType) -> None:
     for params, wanted in ((COUNT, 0), (BROKEN, 1)):
         found = emitted(Trial(module, params).run(1), "nonfinite")["nonfinite"][-1]
         close(f"nonfinite where rewards are {'' if wanted else 'not '}NaN", found, np.full(SEEDS, wanted))
+
+
+# Of three actions one is forbidden in each state, and pays what no other does. Each step is an episode.
+MAY = ~np.eye(3, dtype=bool)
+MASKED = tables(
+    obs=np.concatenate([np.eye(3), MAY], axis=1), reward=np.where(MAY, 1.0, -100.0), next=[0, 1, 2], terminated=True,
+    start=np.full(3, 1 / 3), action_mask=3,
+)  # fmt: skip
+
+
+def first_masked_update(
+    module: ModuleType, params: Tables, **settings: Any
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Metrics `[S]` of one update where not all actions are allowed, and the policy `[S, n, A]` after it."""
+    if not knows_masks(module):
+        raise CannotAskError("it knows no action_mask")
+    trial = Trial(module, params, env=Tabular(params), **settings)
+    _, got, answers = trial.update(trial.state, 0)
+    return got, np.asarray(answers[-1], np.float64)
+
+
+@oracle(ALL, "the mask of allowed actions")
+def allowed_actions(module: ModuleType) -> None:
+    """What is forbidden is never taken, exploring or not, and is no part of the policy."""
+    got, policy = first_masked_update(module, MASKED)
+    close("the probability of forbidden actions", policy[:, ~MAY], np.zeros((SEEDS, 3)))
+    close("the sum of the probabilities of allowed actions", policy.sum(axis=-1), np.ones((SEEDS, 3)), 1e-3)
+    for name, x in emitted(got, "reward_min", "return_min").items():
+        close(f"{name} where allowed actions pay 1 and forbidden ones -100", x, np.ones(SEEDS))
+
+
+@oracle(PPO, "the entropy of the policy, where not all actions are allowed", DEFINITION)
+def allowed_entropy(module: ModuleType) -> None:
+    """It is that of the allowed actions, beside the most that it can be among these."""
+    need(module, "learning_rate")
+    got, policy = first_masked_update(module, replace(MASKED, start=np.eye(3, dtype=np.float32)[0]), learning_rate=0.0)
+    p = policy[:, 0, MAY[0]]
+    entropy = -(p * np.log(p)).sum(axis=-1)
+    wanted = {"entropy": entropy, "relative_entropy": entropy / math.log(2)}
+    for name, x in emitted(got, *wanted).items():
+        close(f"{name} where two of three actions are allowed", x, wanted[name], 1e-3)

@@ -79,6 +79,25 @@ def categorical(module: ModuleType) -> None:
         close("how often Categorical.sample gives each action", (drawn[..., None] == np.arange(3)).mean(0), p, 0.02)
 
 
+@oracle(PPO, "the policy over several choices", DEFINITION, Categoricals="log_probs sizes")
+def several_choices(module: ModuleType) -> None:
+    """log_prob, entropy and KL of two independent choices are those of their joint probabilities."""
+    rng = np.random.default_rng(0)
+    each = [[x / x.sum(-1, keepdims=True) for x in (rng.random((5, 2)), rng.random((5, 3)))] for _ in range(2)]
+    log_probs = [jnp.log(jnp.asarray(np.concatenate(x, axis=1), jnp.float32)) for x in each]
+    policy, other = (module.Categoricals(x, (2, 3)) for x in log_probs)
+    p, q = (a[:, :, None] * b[:, None] for a, b in each)
+    action = np.stack([rng.integers(2, size=5), rng.integers(3, size=5)], axis=1)
+    close("Categoricals.log_prob", policy.log_prob(jnp.asarray(action)), np.log(p[np.arange(5), *action.T]))
+    close("Categoricals.entropy", policy.entropy(), -(p * np.log(p)).sum((1, 2)))
+    close("Categoricals.kl", policy.kl(other), (p * np.log(p / q)).sum((1, 2)))
+    if hasattr(module.Categoricals, "noise") and hasattr(module.Categoricals, "sample"):
+        drawn = np.asarray(policy.sample(module.Categoricals.noise(jax.random.key(0), (20_000, 5, 5))))
+        for i, x in enumerate(each[0]):
+            shares = (drawn[..., i, None] == np.arange(x.shape[1])).mean(0)
+            close(f"how often Categoricals.sample gives each option of choice {i}", shares, x, 0.02)
+
+
 @oracle(PPO, "the Gaussian policy", DEFINITION, DiagonalGaussian="mean log_std")
 def gaussian(module: ModuleType) -> None:
     """log_prob, entropy and KL of a DiagonalGaussian are sums over its independent dimensions."""

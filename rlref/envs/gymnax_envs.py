@@ -33,6 +33,10 @@ def describe(space: Any) -> str:
     """A space in a few words, such as 'Discrete 3' or 'Box 10x10x4 float32'."""
     if hasattr(space, "n"):
         return f"Discrete {space.n}"
+    if hasattr(space, "nvec"):
+        return f"MultiDiscrete {' '.join(map(str, space.nvec))}"
+    if hasattr(space, "action_mask"):
+        return f"{describe(space.inner)}, action mask {space.action_mask}"
     if hasattr(space, "low"):
         import numpy as np
 

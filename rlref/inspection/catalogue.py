@@ -23,7 +23,9 @@ CHECKS = {
     "incomplete": Check("ERROR", "Agents call all of these.", "subclass gymnax.environments.environment.Environment"),
     "raises": Check("ERROR", "The environment's own code fails, with or without jit.", "mend it"),
     "space_kind": Check(
-        "ERROR", "The agents here know Discrete and Box spaces alone.", "flatten what it is to one Box or Discrete"
+        "ERROR",
+        "The agents here know Discrete and Box spaces alone, PPO MultiDiscrete actions too.",
+        "flatten what it is to one Box or Discrete",
     ),
     "space_wrong": Check("ERROR", "Networks are built by the spaces, and actions drawn from them.", "mend the space"),
     "not_jittable": Check(

@@ -64,7 +64,7 @@ def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
             raise UnusableError("space_wrong", f"{name} has the shape {tuple(space.shape)}, with nothing in it")
         if hasattr(space, "n") and (int(space.n) != space.n or space.n < 1):
             raise UnusableError("space_wrong", f"{name} is Discrete({space.n}): no whole number of at least 1")
-        if not hasattr(space, "n") and not hasattr(space, "low"):
+        if not any(hasattr(space, kind) for kind in ("n", "low", "nvec")):
             say(found("space_kind", f"{name} is a {type(space).__name__}"))
     sample = _sampler(spaces["action_space"], say)
 

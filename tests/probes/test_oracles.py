@@ -28,6 +28,9 @@ def planted(tmp_path, old, new, agent=ppo):
 FAULTS = {ppo: [
     ("advantages", "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"),
     ("categorical", "return -jnp.sum(jnp.exp(self.log_probs)", "return -jnp.mean(jnp.exp(self.log_probs)"),
+    ("several_choices", "return jnp.stack(each).sum(axis=0)", "return each[0]"),
+    ("allowed_actions", "jnp.where(mask, policy.log_probs, FORBIDDEN)", "policy.log_probs"),
+    ("allowed_entropy", "(self.log_probs > FORBIDDEN / 2).sum(axis=-1)", "(self.log_probs <= 0).sum(axis=-1)"),
     ("gaussian", "return jnp.sum(-0.5 * z**2", "return jnp.mean(-0.5 * z**2"),
     ("each_sample_once", "order = jnp.sort(", "order = ("),
     ("running_moments", "+ delta**2 * share * (1 - share)", ""),
@@ -92,6 +95,8 @@ FAULTS = {ppo: [
     ("seen_observations", "+ delta**2 * share * (1 - share)", ""),
     ("value_units", "else value[0] * reward_scale(state.return_moments)", "else value[0]"),
 ], dqn: [
+    ("allowed_actions", "random_action if mask is None else random_allowed(mask, random_action)",
+     "(random_action % task.num_actions).astype(jnp.int32)"),
     ("explained_variance", "1 - (target - value).var() / variance", "1 - (target - value).var() / value.var()"),
     ("shown_features", "jax.nn.one_hot(obs, space.n)", "jax.nn.one_hot(obs + 1, space.n)"),
     ("dormant_units", "score <= tau * score.mean()", "score < tau * 0"),
@@ -162,6 +167,7 @@ FAULTS = {ppo: [
     ("known_q_targets", "taken(target_q, online_q.argmax(axis=-1))", "taken(online_q, target_q.argmax(axis=-1))"),
     ("given_parameters", "env.default_params if env_params is None else env_params", "env.default_params"),
 ], cem: [
+    ("allowed_actions", "outputs if mask is None else jnp.where(mask, outputs, -jnp.inf)", "outputs"),
     ("selection", "jnp.zeros(len(score), bool).at[order].set(jnp.arange(len(score)) < num_elites)",
      "score >= score[order[jnp.int32(num_elites) - 1]]"),
     ("extra_variance_schedule", "jnp.maximum(1 - generation / last, 0.0)", "1.0"),

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import environment, spaces
 
+from rlref.envs.spaces import Masked
 from rlref.envs.totals import Totals
 
 OUT_OF_REACH = 2**31 - 1  # for a suite's own limit, where the clock here keeps it
@@ -135,6 +136,8 @@ class SuiteEnv(environment.Environment[State, Params]):
 
     def shown(self, obs: Any) -> jax.Array:
         """An observation in the shape and dtype of `observations`."""
+        if isinstance(self.observations, Masked):
+            return self.observations.row(obs["observation"], obs["action_mask"])
         return jnp.asarray(obs, self.observations.dtype).reshape(self.observations.shape)
 
 
@@ -199,15 +202,23 @@ def like(tree: Any, other: Any) -> Any:
 
 
 class Flat:
-    """Observations in parts as one row `[size]` of float32; `parts` has each part's name and shape, in their order."""
+    """Observations in parts as one row `[size]` of float32; `parts` has each part's name and shape, in their order.
+
+    `action_mask` is no part of it.
+    """
 
     def __init__(self, example: Any) -> None:
-        leaves = jax.tree_util.tree_leaves_with_path(example)
-        self.parts = {jax.tree_util.keystr(path, simple=True, separator="/"): x.shape for path, x in leaves}
+        self.parts = {name: x.shape for name, x in self.named(example).items() if name != "action_mask"}
         self.size = sum(math.prod(shape) for shape in self.parts.values())
 
+    @staticmethod
+    def named(obs: Any) -> dict[str, Any]:
+        leaves = jax.tree_util.tree_leaves_with_path(obs)
+        return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
+
     def __call__(self, obs: Any) -> jax.Array:
-        return jnp.concatenate([jnp.ravel(x).astype(jnp.float32) for x in jax.tree.leaves(obs)])
+        parts = self.named(obs)
+        return jnp.concatenate([jnp.ravel(parts[name]).astype(jnp.float32) for name in self.parts])
 
 
 def box(low: Any, high: Any, shape: tuple[int, ...], dtype: Any = jnp.float32) -> spaces.Box:

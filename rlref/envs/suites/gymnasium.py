@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from rlref.envs.spaces import Masked, MultiDiscrete
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
 from rlref.envs.suites.drawing import opengl
 from rlref.envs.suites.host import Host
@@ -46,7 +47,8 @@ class Gymnasium:
 
     def __init__(self, env: gymnasium.Env) -> None:
         self.env = env
-        self.discrete_start = getattr(env.action_space, "start", None)
+        self.start = getattr(env.action_space, "start", None)  # of Discrete and MultiDiscrete
+        self.seen, self.mask_size = apart(env)
         plain = env.unwrapped
         self.mujoco = (plain.model, plain.data) if hasattr(plain, "model") and hasattr(plain, "data") else None
         if self.mujoco:
@@ -60,14 +62,16 @@ class Gymnasium:
         return self.shown(self.env.reset(seed=seed)[0])
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
-        given = action if self.discrete_start is None else int(action) + int(self.discrete_start)
+        given = action if self.start is None else action + self.start
         obs, reward, terminated, truncated, info = self.env.step(given)
         return self.shown(obs), float(reward), bool(terminated), bool(truncated), info
 
     def shown(self, obs: Any) -> np.ndarray:
-        if isinstance(self.env.observation_space, spaces.Box | spaces.Discrete):
-            return obs
-        return spaces.flatten(self.env.observation_space, obs)
+        mask = obs["action_mask"].ravel() if self.mask_size else ()
+        obs = {name: obs[name] for name in self.seen} if self.mask_size else obs
+        if not isinstance(self.seen, spaces.Box | spaces.Discrete):
+            obs = spaces.flatten(self.seen, obs)
+        return np.append(obs, mask) if self.mask_size else obs
 
     def picture(self) -> np.ndarray:
         with opengl() if self.mujoco else contextlib.nullcontext():
@@ -193,8 +197,17 @@ def hashed(token: jax.Array, words: jax.Array) -> jax.Array:
     return (token ^ (token >> 13)) * factors[::-1] + 1
 
 
-def observations_of(env: gymnasium.Env, name: str) -> Any:
+def apart(env: gymnasium.Env) -> tuple[Any, int]:
+    """The space of what networks are to see, and how long the action mask is, in a Dict's `action_mask`, beside it."""
     space = env.observation_space
+    if not isinstance(space, spaces.Dict) or "action_mask" not in space.spaces:
+        return space, 0
+    others = {name: x for name, x in space.spaces.items() if name != "action_mask"}
+    return spaces.Dict(others), int(np.prod(space.spaces["action_mask"].shape or ()))
+
+
+def observations_of(env: gymnasium.Env, name: str) -> Any:
+    space, mask_size = apart(env)
     if isinstance(space, spaces.Discrete) and space.start == 0:
         return discrete(int(space.n))
     if not isinstance(space, spaces.Box):
@@ -205,16 +218,26 @@ def observations_of(env: gymnasium.Env, name: str) -> Any:
         if not isinstance(space, spaces.Box):
             raise UsageError(f"{name} has the observation space {space}, which cannot be flattened")
     dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-    return box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
+    seen = box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
+    if not mask_size:
+        return seen
+    actions = actions_of(env, name)
+    if mask_size != sum(getattr(actions, "nvec", (getattr(actions, "n", 0),))):
+        raise UsageError(f"{name} has an action_mask of {mask_size} for the action space {env.action_space}")
+    return Masked(seen, mask_size)
 
 
 def actions_of(env: gymnasium.Env, name: str) -> Any:
     space = env.action_space
     if isinstance(space, spaces.Discrete):
         return discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return MultiDiscrete(space.nvec.tolist())
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+        return MultiDiscrete([2] * space.shape[0])
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
-    raise UsageError(f"{name} has the action space {space}; agents take Discrete or Box of floats")
+    raise UsageError(f"{name} has the action space {space}; agents take Discrete, MultiDiscrete, or Box of floats")
 
 
 make = GymnasiumEnv

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pgx
 
+from rlref.envs.spaces import Masked
 from rlref.envs.suites.base import State, Step, SuiteEnv, box, discrete
 from rlref.envs.suites.drawing import planes
 
@@ -16,7 +17,7 @@ def names() -> list[str]:
 
 
 class PgxEnv(SuiteEnv):
-    """A game without a time limit. A move that 2048 does not allow costs 1 and ends the game, as pgx has it."""
+    """A game without a time limit. A move that 2048's mask forbids costs 1 and ends the game, as pgx has it."""
 
     limit = None
 
@@ -24,14 +25,21 @@ class PgxEnv(SuiteEnv):
         self.env = pgx.make(name)
         self.observations = box(0, 1, self.env.observation_shape, bool)
         self.actions = discrete(self.env.num_actions)
+        if not name.startswith("minatar-"):  # there all are allowed always
+            self.observations = Masked(self.observations, self.env.num_actions)
 
     def first(self, key: jax.Array) -> tuple[Any, Any]:
         state = self.env.init(key)
-        return state.observation, state
+        return self.seen(state), state
 
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         state = self.env.step(inner, action, key)
-        return Step(state.observation, state, state.rewards[0], state.terminated, state.truncated)
+        return Step(self.seen(state), state, state.rewards[0], state.terminated, state.truncated)
+
+    def seen(self, state: Any) -> Any:
+        if not isinstance(self.observations, Masked):
+            return state.observation
+        return {"observation": state.observation, "action_mask": state.legal_action_mask}
 
     def render(self, state: State) -> np.ndarray:
         return planes(state.inner.observation)

@@ -16,7 +16,7 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
-# Original: dqn 0fc5d99564fb; by this line `rlref probe` tells what a copy has changed
+# Original: dqn f9f79f5095da; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -563,7 +563,7 @@ def features(obs: Array, space: Any) -> Array:
 
 def forward(task: Task, params: Any, obs: Array, **options: Any) -> Any:
     """Q `[B, A]` of raw observations `[B, ...]`, FORBIDDEN of actions that a mask forbids; `options` are flax's."""
-    made = task.network.apply(params, features(obs, task.obs_space), **options)
+    made: Any = task.network.apply(params, features(obs, task.obs_space), **options)
     mask = without_mask(obs, task.obs_space)[2]
     if mask is None:
         return made

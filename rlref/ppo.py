@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo ac518c5d79fc; by this line `rlref probe` tells what a copy has changed
+# Original: ppo 4c6600c4376c; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -555,7 +555,7 @@ def forward(task: Task, params: Any, obs_moments: Moments | None, obs: Array, **
     """Policy and value at raw observations `[B, ...]`; `options` are flax's."""
     x = features(obs, task.obs_space)
     x = x if obs_moments is None else normalize(x, obs_moments)
-    made = task.network.apply(params, x, task.config.init_log_std, **options)
+    made: Any = task.network.apply(params, x, task.config.init_log_std, **options)
     (policy, value), *others = made if options else (made,)
     result = restrict(task, policy, obs), value
     return (result, *others) if options else result

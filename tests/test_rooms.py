@@ -28,7 +28,7 @@ ORDER = [
 ]
 """A room may import those before it alone."""
 AGENTS = {"rlref.ppo", "rlref.dqn", "rlref.cem"}
-FOR_PROBES = {"rlref.errors", "rlref.contract", "rlref.runs.compiling"}
+FOR_PROBES = {"rlref.errors", "rlref.contract", "rlref.envs.spaces", "rlref.runs.compiling"}
 
 
 def room_of(module):

@@ -6,7 +6,8 @@
         init:   (key) -> state                        # one seed
         update: (state, step) -> (state, diagnostics) # step: int32 index of the update, never batched over seeds;
                                                       # `env_steps` is one of the diagnostics, each of them a number
-        policy: (state, obs) -> probabilities [A] (DQN, CEM: one-hot of the greedy action);
+        policy: (state, obs) -> probabilities [A] (DQN, CEM: one-hot of the greedy action), for several
+                                                      # choices (MultiDiscrete) those of each, one after the other;
                                                       # for a Box mean [D] and std [D] (CEM: 0), not clipped
         value:  (state, obs) -> V; Q [A]; or None     # both take ONE raw observation
         num_updates: int

@@ -92,7 +92,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "relative_entropy",
-        "Discrete: entropy / log A. Box: change since the start, per action dimension. CEM: entropy per parameter",
+        "Discrete: entropy / log A, A allowed actions (mean of log A). Box: change since the start, per action "
+        "dimension. CEM: entropy per parameter",
         "1; Box, CEM: nats",
         _JONES,
     ),

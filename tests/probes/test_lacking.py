@@ -52,10 +52,10 @@ def test_a_config_that_has_everything_gets_what_the_probes_say(kind):
 def test_only_probes_of_one_step_that_terminates_do_without_gamma():
     free = [name for name, probe in LADDER.items() if not lacking.depends_on_gamma(probe)]
     assert free == [
-        "constant", "obs_value", "bandit", "context_bandit", "noisy_bandit", "table", "allowed", "two_choices", "exclusive_or",
-        "reset_temptation", "reset_temptation_visible", "noisy_reward", "small_rewards", "large_rewards",
-        "soft_bandit_1", "soft_bandit_2", "offset_obs", "continuous_target", "far_optimum", "curved_target", "boundary",
-        "pixels", "phase_flip",
+        "constant", "obs_value", "bandit", "context_bandit", "noisy_bandit", "table", "allowed", "two_choices",
+        "exclusive_or", "reset_temptation", "reset_temptation_visible", "noisy_reward", "small_rewards",
+        "large_rewards", "soft_bandit_1", "soft_bandit_2", "offset_obs", "continuous_target", "far_optimum",
+        "curved_target", "boundary", "pixels", "phase_flip",
     ]  # fmt: skip
 
 

@@ -18,7 +18,9 @@ LOG2 = math.log(2)
 EVERY = {
     "is_discrete": ("is_discrete(thing(n=2))", True),
     "features": ("features(jnp.array([1]), thing(n=2))", [[0, 1]]),
-}
+    "without_mask": ("without_mask(jnp.array([[7.0, 1, 0]]), thing(action_mask=2, inner=thing(shape=(1,))))[2]",
+                     [[True, False]]),
+}  # fmt: skip
 NETS = {
     "make_optimizer": ("len(make_optimizer(thing(max_grad_norm=1.0, adam_eps=1e-5), 0.1).init(jnp.zeros(2)))", 2),
     "patches": ("patches(jnp.arange(4.0).reshape(1, 2, 2, 1), 2, 1)", [[[[0, 1, 2, 3]]]]),
@@ -43,6 +45,10 @@ CALLS = {
                 [1.5, 1]),
         "minibatch_indices": ("jnp.sort(minibatch_indices(jax.random.key(0), 1, 4, 2).ravel())", [0, 1, 2, 3]),
         "Categorical": ("Categorical(jnp.log(jnp.full(2, 0.5))).entropy()", LOG2),
+        "Categoricals": ("Categoricals(jnp.log(jnp.full(4, 0.5)), (2, 2)).entropy()", 2 * LOG2),
+        "choices": ("jnp.array(choices(thing(nvec=(2, 3))))", [2, 3]),
+        "restrict": ("restrict(thing(action_space=thing(nvec=(2,)), obs_space=thing()), "
+                     "Categorical(jnp.zeros((1, 2))), jnp.zeros((1, 1))).entropy()", [LOG2]),
         "DiagonalGaussian": ("DiagonalGaussian(jnp.zeros(1), jnp.zeros(1)).log_prob(jnp.zeros(1))",
                              -0.5 * math.log(2 * math.pi)),
         "Network": ("Network(2, True, (3,), 'tanh', ()).init_with_output(jax.random.key(0), jnp.ones((4, 5)), 0.0)[0]"
@@ -55,6 +61,7 @@ CALLS = {
         "gradient_noise_scale": ("gradient_noise_scale((), 4)", math.nan),
     },
     "dqn": EVERY | NETS | {
+        "random_allowed": ("random_allowed(jnp.array([[False, True]]), jnp.array([5], jnp.uint32))", [1]),
         "new_episodes": ("new_episodes(2).weight", [1, 1]),
         "scan": (SCANNED, [[0, 1], [1, 4]]),
         "pack": (f"pack({STEPS})[:, :4].view(jnp.float32)", [[1, 1, 0, 1], [0, 2, 0, 0]]),
@@ -127,7 +134,7 @@ print(json.dumps(got))
 
 
 def test_what_is_called_comes_along_and_what_only_annotates_does_not():
-    assert components.component("dqn", "next_values").along == ("taken", "epsilon_greedy")
+    assert components.component("dqn", "next_values").along == ("FORBIDDEN", "taken", "epsilon_greedy")
     one = components.component("ppo", "record_episodes")
     assert (one.along, one.imports) == (("RING",), ("replace", "jnp", "Array"))
     assert one.reads == ("State.num_episodes", "State.ring_length", "State.ring_return")

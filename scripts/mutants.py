@@ -1081,8 +1081,8 @@ DQN = [
     ),
     Mutant(
         "mask ignored in the target",
-        "target_q = forward(task, target_params, batch.next_obs)",
-        "target_q = task.network.apply(target_params, features(batch.next_obs, task.obs_space))",
+        "forward(task, params, batch.next_obs) if task",
+        "task.network.apply(params, features(batch.next_obs, task.obs_space)) if task",
         "action mask",
     ),
     Mutant(

@@ -5,8 +5,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Act = Callable[[jax.Array, Any], Any]  # key, observation -> action
+
+
+def random_action(action_space: Any, obs_space: Any, key: jax.Array, obs: Any) -> Any:
+    """One of the actions that a raw observation's mask allows, if it has one, and else of all."""
+    size = getattr(obs_space, "action_mask", 0)
+    if not size:
+        return action_space.sample(key)
+    sizes = getattr(action_space, "nvec", (size,))
+    masks = jnp.split(obs[-size:] > 0, np.cumsum(sizes)[:-1])
+    keys = jax.random.split(key, len(masks))
+    logits = [jnp.where(mask | ~mask.any(), 0.0, -jnp.inf) for mask in masks]
+    actions = [jax.random.categorical(key, x) for key, x in zip(keys, logits, strict=True)]
+    return jnp.stack(actions) if hasattr(action_space, "nvec") else actions[0]
 
 
 class Episode(NamedTuple):

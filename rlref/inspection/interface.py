@@ -1,5 +1,6 @@
 """Whether an environment follows gymnax's interface, and which part it violates."""
 
+import functools
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rlref.envs.episodes import random_action
 from rlref.envs.gymnax_envs import describe, imported_gymnax
 from rlref.envs.ids import make_env
 from rlref.envs.interface import check_complete
@@ -66,7 +68,7 @@ def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
             raise UnusableError("space_wrong", f"{name} is Discrete({space.n}): no whole number of at least 1")
         if not any(hasattr(space, kind) for kind in ("n", "low", "nvec")):
             say(found("space_kind", f"{name} is a {type(space).__name__}"))
-    sample = _sampler(spaces["action_space"], say)
+    sample = _sampler(spaces["action_space"], spaces["observation_space"], say)
 
     def reset(key: jax.Array) -> Any:
         out = env.reset(key, params)
@@ -75,7 +77,8 @@ def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
         return out
 
     def stepped(key: jax.Array) -> Any:
-        return env.step(key, reset(key)[1], sample(key), params)
+        obs, state = reset(key)
+        return env.step(key, state, sample(key, obs), params)
 
     def step_without_reset(key: jax.Array, state: Any, action: Any) -> Any:
         # Splits the key as gymnax's own step does. If an environment's step splits it otherwise, they are not compared.
@@ -84,7 +87,9 @@ def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
     key = jax.random.key(0)
     obs, state = _shapes(env, "reset", reset, result)
     try:
-        alone, state_alone, *_ = jax.eval_shape(lambda key: step_without_reset(key, reset(key)[1], sample(key)), key)
+        alone, state_alone, *_ = jax.eval_shape(
+            lambda key: step_without_reset(key, reset(key)[1], sample(key, reset(key)[0])), key
+        )
     except Exception:  # not every environment has step_env
         alone = None
     try:
@@ -147,19 +152,21 @@ def bounds_of(space: Any) -> tuple[Array, Array]:
     return low, high
 
 
-def _sampler(space: Any, say: Callable[[Finding], None]) -> Callable[[jax.Array], Any]:
+def _sampler(space: Any, obs_space: Any, say: Callable[[Finding], None]) -> Callable[[jax.Array, Any], Any]:
+    if hasattr(obs_space, "action_mask"):
+        return functools.partial(random_action, space, obs_space)
     if hasattr(space, "n"):
-        return lambda key: jax.random.randint(key, (), 0, space.n).astype(space.dtype)
+        return lambda key, _: jax.random.randint(key, (), 0, space.n).astype(space.dtype)
     if not hasattr(space, "low"):
         if not hasattr(space, "sample"):
             raise UnusableError
-        return space.sample
+        return lambda key, _: space.sample(key)
     low, high = (x.astype(np.float32) for x in bounds_of(space))
     bounded = (low > -1e9) & (high < 1e9)
     if not bounded.all():
         say(found("unbounded_actions", f"{(~bounded).sum()} of {bounded.size} action dimensions have no bounds"))
 
-    def sample(key: jax.Array) -> jax.Array:
+    def sample(key: jax.Array, _: Any) -> jax.Array:
         x = jax.random.uniform(key, space.shape, minval=np.where(bounded, low, 0), maxval=np.where(bounded, high, 1))
         if not bounded.all():
             x = jnp.where(bounded, x, jnp.clip(jax.random.normal(key, space.shape), low, high))

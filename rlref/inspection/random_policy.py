@@ -25,8 +25,8 @@ class WrappedEnv(NamedTuple):
     obs_space: Any
     reset: Callable[[jax.Array], Any]
     """key -> observation, state"""
-    sample: Callable[[jax.Array], Any]
-    """key -> a random action"""
+    sample: Callable[[jax.Array, Any], Any]
+    """key, observation -> a random action"""
     step: Callable[..., Any]
     """key, state, action -> observation, state, reward, terminated, truncated, final observation (None if unusable)"""
     step_without_reset: Callable[..., Any] | None
@@ -98,7 +98,9 @@ def _stepper(subject: WrappedEnv) -> Callable[..., Any]:
     def step(repeat: jax.Array, near: tuple[jax.Array, jax.Array], carry: Any, key: jax.Array) -> Any:
         obs, state, held, age, low, high = carry
         key_act, key_env = jax.random.split(key)
-        action = jax.tree.map(lambda x, y: jnp.where(age % repeat == 0, x, y), subject.sample(key_act), held)
+        # What is allowed now need not be later: where there is a mask, no action is held.
+        drawn = (age % repeat == 0) | hasattr(subject.obs_space, "action_mask")
+        action = jax.tree.map(lambda x, y: jnp.where(drawn, x, y), subject.sample(key_act, obs), held)
         next_obs, next_state, reward, terminated, truncated, final = subject.step(key_env, state, action)
         ended = terminated | truncated
         shown = flat(next_obs)
@@ -135,7 +137,7 @@ class Collector:
         def start(key: jax.Array) -> Any:
             keys = jax.random.split(key, num_envs)
             obs, state = jax.vmap(subject.reset)(keys)
-            carry = obs, state, jax.vmap(subject.sample)(keys), jnp.zeros(num_envs, jnp.int32), bound, -bound
+            carry = obs, state, jax.vmap(subject.sample)(keys, obs), jnp.zeros(num_envs, jnp.int32), bound, -bound
             # Weak types here would become strong after a step, and `chunk` would be compiled twice.
             carry = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
             return carry, jax.vmap(flat)(obs), jax.tree.map(raw_key_data, (obs, state))

@@ -63,12 +63,12 @@ def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequen
     import jax
     import jax.numpy as jnp
 
-    from rlref.envs.episodes import play
+    from rlref.envs.episodes import play, random_action
 
-    space = env.action_space(env_params)
+    spaces = env.action_space(env_params), env.observation_space(env_params)
 
     def one(key: jax.Array) -> jax.Array:
-        return play(env, env_params, lambda key, _: space.sample(key), key, MAX_STEPS).total
+        return play(env, env_params, functools.partial(random_action, *spaces), key, MAX_STEPS).total
 
     keys = jnp.concatenate([jax.random.split(jax.random.key(seed), episodes) for seed in seeds])
     return np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(len(seeds), episodes)

@@ -173,10 +173,11 @@ def check_storage(config: Any, env: Any, env_params: Any) -> None:
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
     """What random actions meet in 16 environments, and the final observations, all in one row `[...]`."""
-    space = env.action_space(env_params)
+    spaces = env.action_space(env_params), env.observation_space(env_params)
+    act = functools.partial(episodes.random_action, *spaces)
 
     def step(episode: episodes.Episode, _: Any) -> Any:  # on and on, past resets
-        after, info = episodes.step(env, env_params, lambda key, _: space.sample(key), episode)
+        after, info = episodes.step(env, env_params, act, episode)
         return after, jnp.stack([after.obs, info["final_observation"]])
 
     def one(key: jax.Array) -> jax.Array:

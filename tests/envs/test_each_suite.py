@@ -3,6 +3,7 @@
 import importlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -77,12 +78,18 @@ def jumanji(name, limit):
 
     def reset(key):
         state, timestep = env.reset(key)
-        return state, timestep.observation
+        return state, seen(timestep.observation)
+
+    def seen(obs):
+        return {name: x for name, x in obs._asdict().items() if name != "action_mask"}, obs.action_mask
 
     def step(key, state, action):
+        if np.size(env.action_spec.num_values) > 1 and np.ndim(action) == 0:  # of all combinations
+            action = jnp.stack(jnp.unravel_index(action, tuple(np.ravel(env.action_spec.num_values))))
         state, timestep = env.step(state, action)
         at_limit = state.step_count >= limit  # which Jumanji calls a termination
-        return state, timestep.observation, timestep.reward, timestep.last() & ~at_limit, timestep.last() & at_limit
+        ends = timestep.last() & ~at_limit, timestep.last() & at_limit
+        return state, seen(timestep.observation), timestep.reward, *ends
 
     return reset, step
 
@@ -90,11 +97,14 @@ def jumanji(name, limit):
 def pgx(name, limit):
     env = pytest.importorskip("pgx").make(name)
 
+    def seen(state):
+        return state.observation if name.startswith("minatar-") else (state.observation, state.legal_action_mask)
+
     def step(key, state, action):
         state = env.step(state, action, key)
-        return state, state.observation, state.rewards[0], state.terminated, None
+        return state, seen(state), state.rewards[0], state.terminated, None
 
-    return lambda key: (lambda state: (state, state.observation))(env.init(key)), step
+    return lambda key: (lambda state: (state, seen(state)))(env.init(key)), step
 
 
 CASES = [  # suite, name, limit, steps, whether random actions terminate an episode, whether they meet the limit
@@ -105,7 +115,10 @@ CASES = [  # suite, name, limit, steps, whether random actions terminate an epis
     (xminigrid, "MiniGrid-Empty-5x5", 100, 400, True, True),
     (jumanji, "Maze-v0", 100, 250, False, True),
     (jumanji, "Snake-v1", 4000, 150, True, False),
+    (jumanji, "Tetris-v0", 400, 100, True, False),
+    (jumanji, "Cleaner-v0", 100, 30, True, False),
     (pgx, "minatar-breakout", 8, 150, True, True),
+    (pgx, "2048", 8, 60, True, True),
 ]
 
 
@@ -118,7 +131,9 @@ def test_a_suite_beside_itself_over_resets(case):
     reset, step, raw_reset, raw_step = map(jax.jit, (env.reset, env.step, raw_reset, raw_step))
 
     def same(shown, raw):
+        raw, mask = raw if isinstance(raw, tuple) else (raw, ())
         raw = env.flat(raw) if hasattr(env, "flat") else raw
+        raw = np.append(raw, mask).reshape(shown.shape) if np.size(mask) else raw
         np.testing.assert_array_equal(shown, np.asarray(raw, shown.dtype))
 
     raw, raw_obs = raw_reset(jax.random.key(1))

@@ -282,6 +282,59 @@ def test_parts_of_an_observation_are_one_row():
     assert flat({"state": jnp.zeros((2, 3)), "mask": jnp.ones(4, bool)}).tolist() == [1] * 4 + [0] * 6
 
 
+class Levers(gymnasium.Env):
+    """Two levers, of 2 and 3 places; what may not be pulled raises. The mask alternates, and is beside the clock."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"action_mask": gymnasium.spaces.Box(0, 1, (5,), np.int8), "time": gymnasium.spaces.Box(0, 9, (1,))}
+    )
+    action_space = gymnasium.spaces.MultiDiscrete([2, 3], start=[1, 7])
+    masks = np.array([[1, 0, 1, 1, 0], [0, 1, 0, 0, 1]], np.int8)
+    time = 0
+
+    def shown(self):
+        return {"action_mask": self.masks[self.time % 2], "time": np.full(1, self.time, np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.shown(), {}
+
+    def step(self, action):
+        first, second = action - np.array([1, 7])
+        mask = self.masks[self.time % 2]
+        if not (mask[first] and mask[2 + second]):
+            raise ValueError(f"{action} is not allowed")
+        self.time += 1
+        return self.shown(), 1.0, self.time == 9, False, {}
+
+
+def levers():
+    return Levers()
+
+
+class Switches(Levers):
+    """Four switches, and a mask for other actions."""
+
+    action_space = gymnasium.spaces.MultiBinary(4)
+
+
+def switches():
+    return Switches()
+
+
+def test_a_mask_beside_what_gymnasium_shows_is_kept_to_by_several_choices():
+    env, params = make_env("test_suites:levers")
+    space = env.observation_space(params)
+    assert (space.action_mask, space.inner.shape, env.action_space(params).nvec) == (5, (1,), (2, 3))
+    obs, _ = env.reset(jax.random.key(0), params)
+    assert obs.tolist() == [0, 1, 0, 1, 1, 0]
+    run = rlref.train("ppo", SMALL["ppo"].replace(env_id="test_suites:levers"), num_seeds=2)
+    assert run.metrics["return_mean"][:, -1].tolist() == [9, 9]  # nothing has raised
+    with pytest.raises(UsageError, match=r"action_mask of 5 for the action space MultiBinary\(4\)"):
+        make_env("test_suites:switches")
+
+
 def test_an_environment_of_gymnasium_is_adapted_where_it_can_be_made_again():
     env, params = resolved("", gymnasium.make("CartPole-v1"))
     assert (env.name, params.max_steps_in_episode) == ("gymnasium:CartPole-v1", 500)

@@ -107,9 +107,9 @@ class GymnasiumEnv(SuiteEnv):
         self.observations, self.actions = observations_of(first, self.id), actions_of(first, self.id)
         played = Gymnasium(first)
         self.action_field = Field(self.actions.shape, self.actions.dtype)
-        played.reset(0)
+        begun = played.reset(0)
         saved = played.save()
-        self.metrics = self.metrics_of(first)
+        self.metrics = self.metrics_of(played, begun)
         first.close()
         pair, flag = Field((2,), np.uint32), Field((), bool)
         obs = Field(self.observations.shape, self.observations.dtype)
@@ -121,9 +121,15 @@ class GymnasiumEnv(SuiteEnv):
         self.host = Host(self.id, lambda: Gymnasium(make()), asked, given, self.metrics)
 
     @staticmethod
-    def metrics_of(env: gymnasium.Env) -> tuple[str, ...]:
+    def metrics_of(played: Gymnasium, obs: np.ndarray) -> tuple[str, ...]:
         """The scalars in the info of a step."""
-        info = env.step(env.action_space.sample())[4]
+        space, size = played.env.action_space, played.mask_size
+        if size:
+            masks = np.split(obs[-size:].astype(np.int8), np.cumsum(getattr(space, "nvec", ()))[:-1])
+            action = space.sample(tuple(masks) if isinstance(space, spaces.MultiDiscrete) else masks[0])
+        else:
+            action = space.sample()
+        info = played.env.step(action)[4]
         return tuple(sorted(name for name, x in info.items() if isinstance(x, float | np.floating)))
 
     @property

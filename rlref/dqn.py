@@ -5,7 +5,7 @@
     jax.jit(jax.vmap(dqn.train, in_axes=(None, 0)))(dqn.Config(), keys)        many seeds, from Python
 
 Expected: `rlref train dqn` ends on CartPole-v1 at an IQM of at least 490 over 32 seeds, as rlref's README shows.
-Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 143 lines; the loop is in
+Read `update`, `until_sync`, `one_cycle`, `collect`, `sample`, `targets`, `loss`: that is DQN, 151 lines; the loop is in
 `train`. To edit a copy: a network in `Network`, an optimiser in `make_optimizer`, a metric in `diagnose`, a setting in
 `Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Agent files repeat code.
 
@@ -16,7 +16,7 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
-# Original: dqn f9f79f5095da; by this line `rlref probe` tells what a copy has changed
+# Original: dqn 3701a22be751; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json

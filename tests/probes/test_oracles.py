@@ -468,10 +468,10 @@ def test_a_probe_whose_setting_the_config_lacks_is_reported_as_not_checked(tmp_p
 
 
 def test_spaces_that_an_agent_does_not_take_are_reported_as_not_checked(tmp_path):
-    old = '        if not is_discrete(space) and not hasattr(space, "low"):\n'
-    path = planted(tmp_path, old, '        if what == "action" and not is_discrete(space):\n')
+    old = '        if not choices(space) and not hasattr(space, "low"):\n'
+    path = planted(tmp_path, old, '        if what == "action" and not choices(space):\n')
     report = check.run(path, only=["continuous_target"], num_seeds=2)
-    assert "PPO takes Discrete or Box" in report.rungs[0].why
+    assert "PPO takes Discrete, MultiDiscrete or Box" in report.rungs[0].why
 
 
 def test_a_file_that_raises_is_reported_with_its_line(tmp_path):

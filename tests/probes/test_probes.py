@@ -27,6 +27,9 @@ def right_policy(case):
     """The truth's policy; even odds where it says nothing."""
     shape = case.params.reward.shape
     policy = np.full(shape, np.nan) if case.truth.policy is None else case.truth.policy
+    if case.params.choices:  # of all combinations
+        first, second = np.split(policy, [case.params.choices[0]], axis=1)
+        policy = (first[:, :, None] * second[:, None]).reshape(shape)
     return np.where(np.isnan(policy), 1 / shape[1], policy)
 
 
@@ -88,6 +91,9 @@ def fitness(case, policy):
 def test_the_truth_for_agents_of_a_policy_alone_has_the_highest_fitness(name):
     for seed in range(4):
         case = LADDER[name].case(seed, "cem")
+        if size := case.params.action_mask:  # what is forbidden is no policy's
+            reward = np.where(case.params.obs[:, -size:] > 0, case.params.reward, -9)
+            case = dataclasses.replace(case, params=dataclasses.replace(case.params, reward=reward))
         right = right_policy(case)
         best = case.params.start @ fitness(case, right)
         for obs in np.unique(case.params.obs, axis=0):

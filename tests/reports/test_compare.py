@@ -369,6 +369,9 @@ class ThreeSteps:
     def action_space(self, params):
         return spaces.Discrete(2)
 
+    def observation_space(self, params):
+        return spaces.Box(-1, 1, (1,))
+
     def reset(self, key, params):
         return jnp.zeros(1), jnp.int32(0)
 

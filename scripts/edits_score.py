@@ -20,7 +20,6 @@ made again only if the copy has changed since, or the probes have.
 
 import argparse
 import concurrent.futures
-import functools
 import hashlib
 import json
 import os
@@ -35,6 +34,7 @@ from typing import Any
 import page
 from edits import BUGS, BY_NAME, EDITS, bug_lines, edited, with_bug
 from mutants import COMPONENTS
+from mutation_score import of_the_probes
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "edits.json"
@@ -167,17 +167,10 @@ def inside(name: str, text: str) -> bool:
     return any(text.strip() in new for _, new in BY_NAME[name].replace)
 
 
-@functools.cache
-def of_the_probes(part: str) -> list[str]:
-    """The texts of their files that rows of a part depend on."""
-    paths = [] if part == "train" else sorted((ROOT / "probes").rglob("*.py"))
-    # Edits are asked without a search for what to undo.
-    return [path.read_text() for path in paths if part == "bug" or path.name != "undo.py"]
-
-
 def version(row: dict[str, Any]) -> str:
     """What a row depends on: the file, and of a row that is probed the probes."""
-    parts = [row["source"], str(STEPS.get(row["agent"])), *of_the_probes(row["part"])]
+    texts = [] if row["part"] == "train" else of_the_probes(bisect=row["part"] == "bug")  # edits are asked without
+    parts = [row["source"], str(STEPS.get(row["agent"])), *texts]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

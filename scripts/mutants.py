@@ -36,8 +36,8 @@ def plant(name: str, source: str, edits: Iterable[tuple[str, str]]) -> str:
 # Agent -> component -> the checks that isolate it: those that its bugs should fail first.
 COMPONENTS = {
     "ppo": {
-        "action distribution": "categorical several_choices gaussian known_entropy sampled_actions sampled_odds "
-        "drawn_spread gaussian_entropy joint_log_prob continuous_target two_choices",
+        "action distribution": "categorical gaussian known_entropy sampled_actions sampled_odds drawn_spread "
+        "gaussian_entropy joint_log_prob continuous_target",
         "action mask": "allowed_actions allowed_entropy allowed",
         "advantages": "advantages known_advantages discount reset_leak reset_temptation delayed_credit "
         "truncation_pair truncation_loop",
@@ -61,6 +61,7 @@ COMPONENTS = {
         "policy loss": "policy_loss gradient_steps moving_ratio exact_policy bandit context_bandit",
         "random keys": "keys_used_once fresh_randomness fresh_samples",
         "reward scaling": "reward_scaling running_moments scaled_batch statistics_seen scaled_rewards will_to_live",
+        "several choices": "several_choices two_choices",
         "rollout": "transitions boxed_transitions first_ratio known_rollout episode_metrics final_observations "
         "drawn_actions",
         "value loss": "value_loss exact_value constant obs_value",
@@ -588,7 +589,7 @@ PPO = [
         "log-prob of the first of several choices alone",
         "return jnp.stack(each).sum(axis=0)",
         "return each[0]",
-        "action distribution",
+        "several choices",
     ),
 ]
 DQN = [

@@ -162,9 +162,9 @@ def behind(check: str) -> list[str]:
 
 
 @functools.cache
-def of_the_probes() -> list[str]:
-    """The texts of all their files; undo.py is not used here."""
-    return [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py")) if path.name != "undo.py"]
+def of_the_probes(bisect: bool = False) -> list[str]:
+    """The texts of all their files; undo.py is used where changes are undone alone."""
+    return [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py")) if bisect or path.name != "undo.py"]
 
 
 def version(agent: str, source: str, check: str) -> str:

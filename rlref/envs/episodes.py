@@ -10,17 +10,24 @@ import numpy as np
 Act = Callable[[jax.Array, Any], Any]  # key, observation -> action
 
 
+def chosen(odds: jax.Array, action_space: Any, key: jax.Array | None) -> jax.Array:
+    """An action by odds `[A]`, those of several choices one after the other: the likeliest, or, with a key, a draw."""
+    nvec = getattr(action_space, "nvec", ())
+    each = jnp.split(odds, np.cumsum(nvec)[:-1])
+    if key is None:
+        actions = [jnp.argmax(x) for x in each]
+    else:
+        keys = jax.random.split(key, len(each)) if nvec else [key]
+        actions = [jax.random.categorical(key, jnp.log(x)) for key, x in zip(keys, each, strict=True)]
+    return jnp.stack(actions) if nvec else actions[0]
+
+
 def random_action(action_space: Any, obs_space: Any, key: jax.Array, obs: Any) -> Any:
     """One of the actions that a raw observation's mask allows, if it has one, and else of all."""
     size = getattr(obs_space, "action_mask", 0)
     if not size:
         return action_space.sample(key)
-    sizes = getattr(action_space, "nvec", (size,))
-    masks = jnp.split(obs[-size:] > 0, np.cumsum(sizes)[:-1])
-    keys = jax.random.split(key, len(masks))
-    logits = [jnp.where(mask | ~mask.any(), 0.0, -jnp.inf) for mask in masks]
-    actions = [jax.random.categorical(key, x) for key, x in zip(keys, logits, strict=True)]
-    return jnp.stack(actions) if hasattr(action_space, "nvec") else actions[0]
+    return chosen(jnp.where(obs[-size:] > 0, 1.0, 1e-30), action_space, key)  # where nothing is allowed, all alike
 
 
 class Episode(NamedTuple):

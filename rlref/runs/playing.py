@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rlref.envs import episodes
 
@@ -18,14 +17,7 @@ def choose(policy: Any, space: Any, key: jax.Array | None) -> jax.Array:
         mean, std = policy
         action = mean if key is None else mean + std * jax.random.normal(key, mean.shape)
         return jnp.clip(action.reshape(space.shape), space.low, space.high).astype(space.dtype)
-    sizes = getattr(space, "nvec", None)
-    each = [policy] if sizes is None else jnp.split(policy, np.cumsum(sizes)[:-1])
-    keys = [key] if sizes is None else [None] * len(each) if key is None else jax.random.split(key, len(each))
-    actions = [
-        jnp.argmax(odds) if key is None else jax.random.categorical(key, jnp.log(odds))
-        for odds, key in zip(each, keys, strict=True)
-    ]
-    return actions[0] if sizes is None else jnp.stack(actions)
+    return episodes.chosen(policy, space, key)
 
 
 def modes(agent: Any, state: Any, obs: jax.Array) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ class Gymnasium:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
         given = action if self.start is None else action + self.start
+        given = int(given) if isinstance(self.env.action_space, spaces.Discrete) else given
         obs, reward, terminated, truncated, info = self.env.step(given)
         return self.shown(obs), float(reward), bool(terminated), bool(truncated), info
 

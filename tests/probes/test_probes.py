@@ -126,7 +126,8 @@ def walk(case, policy, steps=240, seed=0):
         obs, state = carry
         key_act, key_env = jax.random.split(key)
         action = jax.random.categorical(key_act, jnp.log(jnp.asarray(policy))[state.index])
-        next_obs, new, reward, terminated, truncated, info = env.step(key_env, state, action)
+        taken = jnp.stack(jnp.unravel_index(action, case.params.choices)) if case.params.choices else action
+        next_obs, new, reward, terminated, truncated, info = env.step(key_env, state, taken)
         seen = (obs, action, reward, terminated, truncated, info["final_observation"], next_obs, state.index)
         return (next_obs, new), seen
 

@@ -89,6 +89,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "smoothing": 0.0,
         "hidden_sizes": (),
         "activation": "tanh",
+        "normalize_observations": False,
     },
 }
 WIDTH = 5  # to which vector observations of two-action tables are filled up with zeros

@@ -16,7 +16,7 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 `F` features, `B` observations.
 """
 
-# Original: cem 8b7d42bd8320; by this line `rlref probe` tells what a copy has changed
+# Original: cem a5162f81664b; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import itertools
@@ -73,6 +73,8 @@ class Config:
     smoothing: float = leaf(0.0, "[0, 1)", (0.0, 0.9, "linear"))
     hidden_sizes: tuple[int, ...] = static(())  # units of each hidden layer; none: a linear policy
     activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers
+    # by the mean and std of all that candidates of earlier generations have seen; then clip to +-10
+    normalize_observations: bool = static(False)
 
 
 @flax.struct.dataclass
@@ -83,6 +85,8 @@ class State:
     variance: Array  # [D], the extra variance included
     key: Array
     env_steps: Array  # int32, of all candidates so far
+    obs_moments: Moments | None  # by which `mean` was fitted; None unless normalize_observations
+    seen: Moments | None  # of all candidates so far: what the next generation's observations are normalised by
 
 
 class Task(NamedTuple):
@@ -94,6 +98,7 @@ class Task(NamedTuple):
     obs_space: Any
     action_space: Any
     max_steps: int  # of an episode
+    num_inputs: int
     num_params: int
     unflatten: Callable[[Array], list[tuple[Array, Array]]]  # [D] -> kernel [n, m] and bias [m] per layer
 
@@ -135,11 +140,11 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     sizes = (num_inputs, *config.hidden_sizes, num_outputs)
     layers = [(jnp.zeros((n, m)), jnp.zeros(m)) for n, m in itertools.pairwise(sizes)]
     flat, unflatten = ravel_pytree(layers)
-    task = Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)
+    task = Task(config, env, env_params, obs_space, action_space, int(limit), num_inputs, len(flat), unflatten)
     steps_per_update = config.population_size * config.num_rollouts * task.max_steps
 
     def policy(state: State, obs: Array) -> Any:
-        action = act(task, state.mean, obs[None])[0]
+        action = act(task, state.mean, obs[None], state.obs_moments)[0]
         if is_discrete(action_space):
             return jax.nn.one_hot(action, action_space.n)
         action = action.astype(jnp.float32).reshape(-1)
@@ -151,7 +156,8 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
 def init(task: Task, key: Array) -> State:
     """The first Gaussian of one seed."""
     variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
-    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+    nothing = Moments.of_nothing(task.num_inputs) if task.config.normalize_observations else None
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing, jax.tree.map(jnp.copy, nothing))
 
 
 # ---- The algorithm ---------------------------------------------------------------------------------------------------
@@ -161,7 +167,8 @@ def update(task: Task, state: State, step: Array) -> tuple[State, Metrics]:
     key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)
     noise = jax.random.normal(key_noise, (config.population_size, task.num_params))
     candidates = state.mean + jnp.sqrt(state.variance) * noise
-    returns, lengths, ended = rollout(task, candidates, jax.random.split(key_rollout, config.num_rollouts))
+    keys_rollout = jax.random.split(key_rollout, config.num_rollouts)
+    returns, lengths, ended, seen = rollout(task, candidates, keys_rollout, state.seen)
 
     score = returns.mean(axis=1)
     num_elites = jnp.maximum(jnp.round(config.elite_fraction * config.population_size), 2)  # traced: not checked
@@ -172,12 +179,14 @@ def update(task: Task, state: State, step: Array) -> tuple[State, Metrics]:
         config.smoothing * old + (1 - config.smoothing) * new
         for old, new in zip((state.mean, state.variance), fitted, strict=True)
     )
-    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())
+    seen = None if seen is None else state.seen.merge(seen)
+    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), state.seen, seen)
 
     # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.
     some = jax.random.choice(key_elite, config.population_size, (ELITES_TRIED,), p=elite / elite.sum())
     tried = jnp.concatenate([mean[None], candidates[some]])
-    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, config.num_eval_rollouts))[0].mean(axis=1)
+    keys_eval = jax.random.split(key_eval, config.num_eval_rollouts)
+    of_mean, *of_elites = rollout(task, tried, keys_eval, new.obs_moments)[0].mean(axis=1)
 
     diagnostics = diagnose(state, new, fitted, returns, lengths, elite) | {
         "env_steps": new.env_steps,
@@ -189,11 +198,12 @@ def update(task: Task, state: State, step: Array) -> tuple[State, Metrics]:
     return new, {name: jnp.asarray(x, jnp.float32) for name, x in diagnostics.items()}
 
 
-def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, Array]:
+def rollout(task: Task, candidates: Array, keys: Array, obs_moments: Moments | None = None) -> tuple[Any, ...]:
     """One episode of each candidate `[P, D]` on each key `[K]`.
 
     Returns, each `[P, K]`: undiscounted return and length up to the first ending, and whether there was one within
-    `max_steps`. Candidates share the keys (common random numbers), so that the luck of a draw is the same for all.
+    `max_steps`; and the moments of what was acted on, None unless observations are normalised, by `obs_moments`.
+    Candidates share the keys (common random numbers), so that the luck of a draw is the same for all.
 
     Where people go wrong: environments reset themselves, so a step after the ending pays the next episode's reward.
     """
@@ -205,15 +215,19 @@ def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, A
     obs, env_state = jax.vmap(lambda _: start)(candidates)
 
     def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        t, obs, env_state, alive, total, length = carry
-        action = jax.vmap(partial(act, task))(candidates, obs)
+        t, obs, env_state, alive, total, length, seen = carry
+        if seen is not None:
+            x = jax.vmap(partial(features, space=task.obs_space))(obs)
+            seen = seen.merge(Moments.of(x.reshape(-1, task.num_inputs), alive.reshape(-1)))
+        action = jax.vmap(partial(act, task, obs_moments=obs_moments))(candidates, obs)
         obs, env_state, reward, terminated, truncated, _ = env_step(key_of(keys, t), env_state, action, task.env_params)
         # A mask beside the early exit: the loops go on until the last episode of all has ended, or longer.
         total += jnp.where(alive, reward.astype(jnp.float32), 0.0)
-        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive
+        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive, seen
 
     shape = len(candidates), len(keys)
-    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), jnp.zeros(shape, jnp.int32)
+    seen = None if obs_moments is None else Moments.of_nothing(task.num_inputs)
+    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), jnp.zeros(shape, jnp.int32), seen
 
     def until_all_ended(steps: Callable[..., Any], carry: tuple[Any, ...]) -> tuple[Any, ...]:
         return jax.lax.while_loop(lambda carry: (carry[0] < task.max_steps) & carry[3].any(), steps, carry)
@@ -230,8 +244,9 @@ def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, A
 
     # A GPU has to be waited for to know whether all have ended: it is asked only so often, or not at all.
     every_step = partial(until_all_ended, step)
-    *_, alive, total, length = jax.lax.platform_dependent(carry, cuda=in_blocks, rocm=in_blocks, default=every_step)
-    return total, length, ~alive
+    carry = jax.lax.platform_dependent(carry, cuda=in_blocks, rocm=in_blocks, default=every_step)
+    *_, alive, total, length, seen = carry
+    return total, length, ~alive, seen
 
 
 def elites(score: Array, num_elites: Any) -> Array:
@@ -257,9 +272,10 @@ def extra_variance_at(config: Config, generation: Any) -> Array:
 
 
 # ---- Policy ----------------------------------------------------------------------------------------------------------
-def act(task: Task, params: Array, obs: Array) -> Array:
+def act(task: Task, params: Array, obs: Array, obs_moments: Moments | None = None) -> Array:
     """Actions `[B, ...]` of one candidate `[D]` at raw observations `[B, ...]`: the largest output; Box: tanh."""
     x = features(obs, task.obs_space)
+    x = x if obs_moments is None else normalize(x, obs_moments)
     *hidden, head = task.unflatten(params)
     activation = {"tanh": jnp.tanh, "relu": jax.nn.relu}[task.config.activation]
     for kernel, bias in hidden:
@@ -309,6 +325,38 @@ def features(obs: Array, space: Any) -> Array:
         return jax.nn.one_hot(obs, space.n)
     scale = 255 if obs.dtype == jnp.uint8 and len(space.shape) == 3 else 1
     return obs.reshape(obs.shape[0], -1).astype(jnp.float32) / scale
+
+
+@flax.struct.dataclass
+class Moments:
+    """Mean and variance of all data seen so far."""
+
+    mean: Array
+    variance: Array
+    count: Array
+
+    @classmethod
+    def of_nothing(cls, size: int) -> Moments:  # normalising by these changes nothing
+        return cls(jnp.zeros(size), jnp.ones(size), jnp.float32(0))
+
+    @classmethod
+    def of(cls, batch: Array, where: Array) -> Moments:  # of `[B, F]` and, in it, of the rows `where` says `[B]`
+        count = where.sum(dtype=jnp.float32)
+        mean = batch.sum(axis=0, where=where[:, None]) / jnp.maximum(count, 1)
+        variance = ((batch - mean) ** 2).sum(axis=0, where=where[:, None]) / jnp.maximum(count, 1)
+        return cls(mean, variance, count)
+
+    def merge(self, other: Moments) -> Moments:
+        """Chan, Golub & LeVeque 1979: exact, and without the difference of large sums of squares."""
+        count = self.count + other.count
+        delta, share = other.mean - self.mean, other.count / jnp.maximum(count, 1)
+        variance = self.variance * (1 - share) + other.variance * share + delta**2 * share * (1 - share)
+        return Moments(self.mean + delta * share, variance, count)
+
+
+def normalize(x: Array, moments: Moments) -> Array:
+    """Observation normalisation and clipping (37 details, continuous 6 and 7; V2 of Mania et al. 2018)."""
+    return jnp.clip((x - moments.mean) / jnp.sqrt(moments.variance + 1e-8), -10.0, 10.0)
 
 
 # ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------

@@ -2323,7 +2323,10 @@ RANK_WEIGHTS = '''def rank_weights(score: Array, num_elites: Any) -> Array:
 
 
 '''
-NEW = """    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())
+SEEN = """\
+    seen: Moments | None  # of all candidates so far: what the next generation's observations are normalised by
+"""
+NEW = """    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), state.seen, seen)
 """
 EXTRA_SETTINGS = """    # added to every parameter's variance after the first generation, and linearly less from then on
     extra_variance: float = leaf(0.25, "[0, inf)", (0.001, 10.0, "log"))
@@ -2332,12 +2335,17 @@ EXTRA_SETTINGS = """    # added to every parameter's variance after the first ge
 CEM_INIT = '''def init(task: Task, key: Array) -> State:
     """The first Gaussian of one seed."""
     variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
-    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+    nothing = Moments.of_nothing(task.num_inputs) if task.config.normalize_observations else None
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing, jax.tree.map(jnp.copy, nothing))
 '''
 TRIED = """    # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.
     some = jax.random.choice(key_elite, config.population_size, (ELITES_TRIED,), p=elite / elite.sum())
     tried = jnp.concatenate([mean[None], candidates[some]])
-    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, config.num_eval_rollouts))[0].mean(axis=1)
+    keys_eval = jax.random.split(key_eval, config.num_eval_rollouts)
+    of_mean, *of_elites = rollout(task, tried, keys_eval, new.obs_moments)[0].mean(axis=1)
+"""
+STARTED = """\
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing, jax.tree.map(jnp.copy, nothing))
 """
 CEM_SPLIT = """    key, key_noise, key_rollout, key_elite, key_eval = jax.random.split(state.key, 5)
 """
@@ -2469,8 +2477,8 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
             ("    extra_variance = extra_variance_at(config, step)\n", ""),
             (
                 NEW,
-                "    new = State(mean, jnp.maximum(variance, config.min_std**2), key, state.env_steps + "
-                "lengths.sum())\n",
+                "    variance = jnp.maximum(variance, config.min_std**2)\n"
+                "    new = State(mean, variance, key, state.env_steps + lengths.sum(), state.seen, seen)\n",
             ),
             ('        "extra_variance": extra_variance,\n', ""),
             ("    variance: Array  # [D], the extra variance included\n", "    variance: Array  # [D]\n"),
@@ -2514,9 +2522,8 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    num_rollouts: int = static(4)  # episodes",
             ),
             (
-                "    env_steps: Array  # int32, of all candidates so far\n",
-                "    env_steps: Array  # int32, of all candidates so far\n"
-                "    kept: Array  # [num_kept, D] best candidates of the last generation\n",
+                SEEN,
+                SEEN + "    kept: Array  # [num_kept, D] best candidates of the last generation\n",
             ),
             (
                 CEM_INIT,
@@ -2525,7 +2532,9 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
     key, key_kept = jax.random.split(key)
     variance = jnp.full(task.num_params, task.config.init_variance, jnp.float32)
     kept = jnp.sqrt(variance) * jax.random.normal(key_kept, (task.config.num_kept, task.num_params))
-    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), kept)
+    nothing = Moments.of_nothing(task.num_inputs) if task.config.normalize_observations else None
+    seen = jax.tree.map(jnp.copy, nothing)
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing, seen, kept)
 ''',
             ),
             (
@@ -2537,7 +2546,8 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
             (
                 NEW,
                 "    kept = candidates[jnp.argsort(-score)[: config.num_kept]]\n"
-                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), kept)\n",
+                "    env_steps = state.env_steps + lengths.sum()\n"
+                "    new = State(mean, variance + extra_variance, key, env_steps, state.seen, seen, kept)\n",
             ),
             (
                 "    fraction: Any = config.elite_fraction\n",
@@ -2560,7 +2570,8 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
     """The first Gaussian of one seed."""
     layers = task.unflatten(jnp.full(task.num_params, task.config.init_variance, jnp.float32))
     variance, _ = ravel_pytree([(kernel / len(kernel), bias) for kernel, bias in layers])
-    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))
+    nothing = Moments.of_nothing(task.num_inputs) if task.config.normalize_observations else None
+    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing, jax.tree.map(jnp.copy, nothing))
 ''',
             ),
         ),
@@ -2606,8 +2617,8 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
         (
             ("Read `update`, `rollout`, `elites`, `refit`: that is", "Read `update`, `play`, `best`, `fit`: that is"),
             (
-                "    returns, lengths, ended = rollout(task, candidates",
-                "    returns, lengths, ended = play(task, candidates",
+                "    returns, lengths, ended, seen = rollout(task, candidates",
+                "    returns, lengths, ended, seen = play(task, candidates",
             ),
             ("    elite = elites(score, num_elites)\n", "    elite = best(score, num_elites)\n"),
             ("    fitted = refit(candidates, elite)\n", "    fitted = fit(candidates, elite)\n"),
@@ -2634,8 +2645,8 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
             (CEM_SPLIT, "    key, key_noise, key_rollout, key_eval = jax.random.split(state.key, 4)\n"),
             (
                 TRIED,
-                "    of_mean = rollout(task, mean[None], jax.random.split(key_eval, "
-                "config.num_eval_rollouts))[0].mean()\n",
+                "    keys_eval = jax.random.split(key_eval, config.num_eval_rollouts)\n"
+                "    of_mean = rollout(task, mean[None], keys_eval, new.obs_moments)[0].mean()\n",
             ),
             ('        "selection_bias": (score[some] - jnp.stack(of_elites)).mean(),\n', ""),
             *FLOOR_METRICS,
@@ -2664,177 +2675,28 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
         ),
     ),
     Edit(
-        "normalised observations",
+        "newest moments",
         "cem",
-        "observations are normalised by the moments of the generations before: V2 of ARS (Mania et al. 2018, "
-        "arXiv:1803.07055)",
-        (
-            "State",
-            "Moments",
-            "Task",
-            "make",
-            "init",
-            "update",
-            "rollout",
-            "masked_moments",
-            "act",
-            "normalize",
-            "diagnose",
-        ),
+        "the mean acts on observations normalised by all that was seen, its own generation included, as in V2 of ARS "
+        "(Mania et al. 2018, arXiv:1803.07055)",
+        ("State", "init", "make", "update"),
         (
             (
-                "    env_steps: Array  # int32, of all candidates so far\n",
-                "    env_steps: Array  # int32, of all candidates so far\n"
-                "    moments: Moments  # of features [F], by which those that the mean was fitted to "
-                "normalised what they saw\n"
-                "    seen: Moments  # of all that candidates have seen so far: by these the next ones will\n"
-                "\n"
-                "\n"
-                "@flax.struct.dataclass\n"
-                "class Moments:\n"
-                '    """Mean and variance of data, and how many there were."""\n'
-                "\n"
-                "    mean: Array\n"
-                "    variance: Array\n"
-                "    count: Array\n"
-                "\n"
-                "    def merge(self, other: Moments) -> Moments:\n"
-                '        """Chan, Golub & LeVeque 1979: exact, and without the difference of large '
-                'sums of squares."""\n'
-                "        count = self.count + other.count\n"
-                "        delta, share = other.mean - self.mean, other.count / count\n"
-                "        variance = self.variance * (1 - share) + other.variance * share + delta**2 * "
-                "share * (1 - share)\n"
-                "        return Moments(self.mean + delta * share, variance, count)\n",
+                "    obs_moments: Moments | None  # by which `mean` was fitted; None unless normalize_observations\n",
+                "",
             ),
             (
-                "    max_steps: int  # of an episode\n",
-                "    max_steps: int  # of an episode\n    num_inputs: int\n",
+                "    seen: Moments | None  # of all candidates so far: what the next generation's observations are "
+                "normalised by\n",
+                "    seen: Moments | None  # of all candidates so far; None unless normalize_observations\n",
             ),
             (
-                "    task = Task(config, env, env_params, obs_space, action_space, int(limit), len(flat), unflatten)\n",
-                "    task = Task(config, env, env_params, obs_space, action_space, int(limit), "
-                "num_inputs, len(flat), unflatten)\n",
+                STARTED,
+                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing)\n",
             ),
-            (
-                "        action = act(task, state.mean, obs[None])[0]\n",
-                "        action = act(task, state.moments, state.mean, obs[None])[0]\n",
-            ),
-            (
-                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))\n",
-                "    moments, seen = (Moments(jnp.zeros(task.num_inputs), jnp.ones(task.num_inputs), "
-                "jnp.zeros(())) for _ in range(2))\n"
-                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), moments, seen)\n",
-            ),
-            (
-                "    returns, lengths, ended = rollout(task, candidates, "
-                "jax.random.split(key_rollout, config.num_rollouts))\n",
-                "    # One generation, its evaluation too, uses one set of statistics: no candidate "
-                "is compared by another one's.\n"
-                "    play = partial(rollout, task, state.seen)\n"
-                "    returns, lengths, ended, newly_seen = play(candidates, "
-                "jax.random.split(key_rollout, config.num_rollouts))\n",
-            ),
-            (
-                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())\n",
-                "    env_steps, seen = state.env_steps + lengths.sum(), state.seen.merge(newly_seen)\n"
-                "    new = State(mean, variance + extra_variance, key, env_steps, state.seen, seen)\n",
-            ),
-            (
-                "    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, "
-                "config.num_eval_rollouts))[0].mean(axis=1)\n",
-                "    of_mean, *of_elites = play(tried, jax.random.split(key_eval, "
-                "config.num_eval_rollouts))[0].mean(axis=1)\n",
-            ),
-            (
-                "def rollout(task: Task, candidates: Array, keys: Array) -> tuple[Array, Array, Array]:\n"
-                '    """One episode of each candidate `[P, D]` on each key `[K]`.\n',
-                "def rollout(task: Task, moments: Moments, candidates: Array, keys: Array) -> "
-                "tuple[Array, Array, Array, Moments]:\n"
-                '    """One episode of each candidate `[P, D]` on each key `[K]`, observations '
-                "normalised by `moments`.\n",
-            ),
-            (
-                "    `max_steps`. Candidates share the keys (common random numbers), so that the luck "
-                "of a draw is the same for all.\n",
-                "    `max_steps`; and the moments of what was acted on up to there, all together. "
-                "Candidates share the keys (common\n"
-                "    random numbers), so that the luck of a draw is the same for all.\n",
-            ),
-            (
-                "    obs, env_state = jax.vmap(lambda _: start)(candidates)\n",
-                "    obs, env_state = jax.vmap(lambda _: start)(candidates)\n"
-                "    actions_of = jax.vmap(partial(act, task, moments))\n"
-                "    features_of = jax.vmap(partial(features, space=task.obs_space))\n",
-            ),
-            (
-                "        t, obs, env_state, alive, total, length = carry\n"
-                "        action = jax.vmap(partial(act, task))(candidates, obs)\n",
-                "        t, obs, env_state, alive, total, length, seen = carry\n"
-                "        seen = seen.merge(masked_moments(features_of(obs), alive))\n"
-                "        action = actions_of(candidates, obs)\n",
-            ),
-            (
-                "        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, length + alive\n",
-                "        return t + 1, obs, env_state, alive & ~(terminated | truncated), total, "
-                "length + alive, seen\n",
-            ),
-            (
-                "    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), "
-                "jnp.zeros(shape, jnp.int32)\n",
-                "    nothing = Moments(jnp.zeros(task.num_inputs), jnp.zeros(task.num_inputs), jnp.zeros(()))\n"
-                "    carry = jnp.int32(0), obs, env_state, jnp.ones(shape, bool), jnp.zeros(shape), "
-                "jnp.zeros(shape, jnp.int32), nothing\n",
-            ),
-            (
-                "    *_, alive, total, length = jax.lax.platform_dependent(carry, cuda=in_blocks, "
-                "rocm=in_blocks, default=every_step)\n"
-                "    return total, length, ~alive\n",
-                "    carry = jax.lax.platform_dependent(carry, cuda=in_blocks, rocm=in_blocks, default=every_step)\n"
-                "    *_, alive, total, length, seen = carry\n"
-                "    return total, length, ~alive, seen\n"
-                "\n"
-                "\n"
-                "def masked_moments(x: Array, mask: Array) -> Moments:\n"
-                '    """Moments `[F]` of those of `[P, K, F]` that `mask` `[P, K]` selects; of none: of count 0."""\n'
-                "    count, mask = mask.sum().astype(jnp.float32), mask[..., None]\n"
-                "    mean = x.sum(axis=(0, 1), where=mask) / jnp.maximum(count, 1)\n"
-                "    variance = ((x - mean) ** 2).sum(axis=(0, 1), where=mask) / jnp.maximum(count, 1)\n"
-                "    return Moments(mean, variance, count)\n",
-            ),
-            (
-                "def act(task: Task, params: Array, obs: Array) -> Array:\n",
-                "def act(task: Task, moments: Moments, params: Array, obs: Array) -> Array:\n",
-            ),
-            (
-                "    x = features(obs, task.obs_space)\n",
-                "    x = normalize(features(obs, task.obs_space), moments)\n",
-            ),
-            (
-                "\n"
-                "# ---- Diagnostics: rlref/metrics.py defines each name "
-                "-----------------------------------------------------------------\n",
-                "\n"
-                "def normalize(x: Array, moments: Moments) -> Array:\n"
-                '    """Features `[B, F]` by mean and standard deviation, as in ARS V2 (Mania et al. '
-                '2018), once there are any."""\n'
-                "    normalized = jnp.clip((x - moments.mean) / jnp.sqrt(moments.variance + 1e-8), -10.0, 10.0)\n"
-                "    return jnp.where(moments.count > 0, normalized, x)\n"
-                "\n"
-                "\n"
-                "# ---- Diagnostics: rlref/metrics.py defines each name "
-                "-----------------------------------------------------------------\n",
-            ),
-            (
-                "    floor = kl_floor(elite.sum(), num_params)\n",
-                "    floor = kl_floor(elite.sum(), num_params)\n"
-                "    numbers = jax.tree.leaves((new.mean, new.variance, new.seen))\n",
-            ),
-            (
-                '        "nonfinite": ~jnp.isfinite(jnp.stack([returns.sum(), new.mean.sum(), '
-                "new.variance.sum()])).all(),\n",
-                '        "nonfinite": ~jnp.isfinite(jnp.stack([x.sum() for x in (returns, *numbers)])).all(),\n',
-            ),
+            ("obs[None], state.obs_moments)", "obs[None], state.seen)"),
+            ("lengths.sum(), state.seen, seen)\n", "lengths.sum(), seen)\n"),
+            ("rollout(task, tried, keys_eval, new.obs_moments)", "rollout(task, tried, keys_eval, new.seen)"),
         ),
     ),
     Edit(
@@ -2948,10 +2810,12 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "search begins anew about the best\n",
             ),
             (
-                "    env_steps: Array  # int32, of all candidates so far\n",
+                "    env_steps: Array  # int32, of all candidates so far\n"
+                "    obs_moments: Moments | None  # by which `mean` was fitted",
                 "    env_steps: Array  # int32, of all candidates and contests so far\n"
                 "    best_mean: Array  # [D], the policy: the mean that no later one has done better than\n"
-                "    stall: Array  # int32, generations since the last better mean or the last restart\n",
+                "    stall: Array  # int32, generations since the last better mean or the last restart\n"
+                "    obs_moments: Moments | None  # by which `best_mean` was fitted",
             ),
             (
                 "    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: "
@@ -2964,14 +2828,15 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    steps_per_update = episodes_per_generation(config) * task.max_steps\n",
             ),
             (
-                "        action = act(task, state.mean, obs[None])[0]\n",
-                "        action = act(task, state.best_mean, obs[None])[0]\n",
+                "        action = act(task, state.mean, obs[None], state",
+                "        action = act(task, state.best_mean, obs[None], state",
             ),
             (
-                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0))\n",
+                STARTED,
                 "    mean, best_mean = jnp.zeros(task.num_params), jnp.zeros(task.num_params)  # not "
                 "one array: the runner donates states\n"
-                "    return State(mean, variance, key, jnp.int32(0), best_mean, jnp.int32(0))\n"
+                "    seen = jax.tree.map(jnp.copy, nothing)\n"
+                "    return State(mean, variance, key, jnp.int32(0), best_mean, jnp.int32(0), nothing, seen)\n"
                 "\n"
                 "\n"
                 "def episodes_per_generation(config: Config) -> int:\n"
@@ -2979,7 +2844,7 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    return config.population_size * config.num_rollouts + 2 * config.num_eval_rollouts\n",
             ),
             (
-                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum())\n",
+                NEW,
                 "",
             ),
             (
@@ -2992,12 +2857,15 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    # the second half has decided nothing, so it is what the diagnostics are from.\n",
             ),
             (
-                "    tried = jnp.concatenate([mean[None], candidates[some]])\n"
-                "    of_mean, *of_elites = rollout(task, tried, jax.random.split(key_eval, "
-                "config.num_eval_rollouts))[0].mean(axis=1)\n",
-                "    tried = jnp.concatenate([mean[None], state.best_mean[None], candidates[some]])\n"
+                "    keys_eval = jax.random.split(key_eval, config.num_eval_rollouts)\n"
+                "    of_mean, *of_elites = rollout(task, tried, keys_eval, new.obs_moments)[0].mean(axis=1)\n",
                 "    num_eval = config.num_eval_rollouts\n"
-                "    played, durations, finished = rollout(task, tried, jax.random.split(key_eval, 2 * num_eval))\n"
+                "    keys_eval = jax.random.split(key_eval, 2 * num_eval)\n"
+                "    of_best = rollout(task, state.best_mean[None], keys_eval, state.obs_moments)\n"
+                "    of_others = rollout(task, tried, keys_eval, state.seen)\n"
+                "    played, durations, finished = (\n"
+                "        jnp.concatenate([y[:1], x, y[1:]]) for x, y in zip(of_best[:3], of_others[:3], strict=True)\n"
+                "    )\n"
                 "    contest, (of_mean, of_best, *of_elites) = played[:2, :num_eval].mean(axis=1), "
                 "played[:, num_eval:].mean(axis=1)\n"
                 "    at_least_as_good = (contest[0] >= contest[1]) | jnp.isnan(contest[1])\n"
@@ -3011,6 +2879,10 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "        env_steps=state.env_steps + lengths.sum() + durations[:2, :num_eval].sum(),\n"
                 "        best_mean=best_mean,\n"
                 "        stall=jnp.where(restart, 0, stall),\n"
+                "        obs_moments=jax.tree.map(\n"
+                "            partial(jnp.where, at_least_as_good), state.seen, state.obs_moments\n"
+                "        ),\n"
+                "        seen=seen,\n"
                 "    )\n",
             ),
             (

@@ -98,12 +98,14 @@ COMPONENTS = {
         "environment": "given_parameters",
         "elites": "selection next_gaussian search_distribution best_candidates nan_is_worst number_of_elites "
         "bandit context_bandit table",
-        "evaluation": "policy_outputs evaluated_gaussian fresh_rollouts policy_of_the_mean evaluated_mean fresh_elites",
+        "evaluation": "policy_outputs evaluated_gaussian fresh_rollouts policy_of_the_mean evaluated_mean fresh_elites "
+        "played_normalised",
         "extra variance": "extra_variance_schedule next_gaussian search_distribution added_variance "
         "extra_variance_line far_optimum",
         "fitness": "first_episodes known_fitness reset_temptation patience",
         "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences counted_candidates "
         "counted_episodes generation_counts gaussian_metrics floor_of_kl explained_by_candidates",
+        "observation normalisation": "normalised rollouts_moments observations_normalised played_normalised",
         "policy": "shown_features dense_layers policy_outputs actions bounded_actions whole_actions hidden_layers "
         "byte_images squashed_actions curved_target pixels boundary",
         "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart "
@@ -1419,8 +1421,8 @@ CEM = [
     ),
     Mutant(
         "the last candidate is the policy",
-        "act(task, state.mean, obs[None])[0]",
-        "act(task, state.mean + jnp.sqrt(state.variance), obs[None])[0]",
+        "act(task, state.mean, obs[None], state",
+        "act(task, state.mean + jnp.sqrt(state.variance), obs[None], state",
         "evaluation",
     ),
     Mutant(
@@ -1497,6 +1499,43 @@ CEM = [
         "outputs if mask is None else jnp.where(mask, outputs, -jnp.inf)",
         "outputs",
         "action mask",
+    ),
+    Mutant(
+        "moments of observations after an episode's end as well",
+        "alive.reshape(-1)))\n",
+        "jnp.ones_like(alive).reshape(-1)))\n",
+        "observation normalisation",
+        apart="what follows an ending differs in nothing that an agent gives or takes",
+    ),
+    Mutant(
+        "moments of the last generation alone",
+        "state.seen.merge(seen)",
+        "seen",
+        "observation normalisation",
+    ),
+    Mutant(
+        "the policy's observations not normalised",
+        "obs[None], state.obs_moments)[0]",
+        "obs[None])[0]",
+        "evaluation",
+    ),
+    Mutant(
+        "the mean played with moments that it was not fitted by",
+        "rollout(task, tried, keys_eval, new.obs_moments)",
+        "rollout(task, tried, keys_eval, new.seen)",
+        "evaluation",
+    ),
+    Mutant(
+        "candidates' observations not normalised",
+        "partial(act, task, obs_moments=obs_moments)",
+        "partial(act, task)",
+        "observation normalisation",
+    ),
+    Mutant(
+        "divided by the variance",
+        "/ jnp.sqrt(moments.variance + 1e-8), -10",
+        "/ (moments.variance + 1e-8), -10",
+        "observation normalisation",
     ),
 ]
 

@@ -75,9 +75,18 @@ def missing(wanted: Oracle, module: ModuleType) -> str:
             return f"it has no {name}"
         if name not in used(module):
             return f"its make does not use {name}"
-        if not callable(found) or tuple(inspect.signature(found).parameters) != parameters:
+        if not callable(found) or not called_with(found, parameters):
             return f"its {name} does not take ({', '.join(parameters)})"
     return ""
+
+
+def called_with(function: Any, parameters: tuple[str, ...]) -> bool:
+    """Whether it takes these parameters, in this order; what it takes besides has to have a default."""
+    taken = list(inspect.signature(function).parameters.values())
+    others = taken[len(parameters) :]
+    return tuple(x.name for x in taken[: len(parameters)]) == parameters and all(
+        x.default is not x.empty for x in others
+    )
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -115,7 +116,7 @@ def common_numbers(module: ModuleType) -> None:
     """All candidates meet the same starts."""
     keys = jax.random.split(jax.random.key(0), 13)
     task = task_of(module, configure(module, hidden_sizes=()), Tabular(COUNT), COUNT)
-    total, _, _ = module.rollout(task, jnp.zeros((5, 10)), keys)
+    total, *_ = module.rollout(task, jnp.zeros((5, 10)), keys)
     close("the return on the same key", total, np.tile(total[:1], (5, 1)))
 
 
@@ -132,16 +133,36 @@ def first_episodes(module: ModuleType) -> None:
             COUNT, terminated=np.array([terminated, terminated], bool).T, truncated=np.array([truncated] * 2, bool).T
         )
         task = task_of(module, configure(module, hidden_sizes=()), Tabular(params), params)
-        total, length, ended = module.rollout(task, candidates, keys)
+        total, length, ended, *_ = module.rollout(task, candidates, keys)
         what = f"of episodes that {how}"
         close(f"the return and the length, added up, {what}", total + length, np.full((5, 13), 9.0))
         close(f"whether they ended, {what}", ended, np.ones((5, 13)))
     if len(set(np.asarray(total[0]).tolist())) < 2:
         raise AssertionError("13 rollouts all begin in the same of two states: their keys are not their own")
     task = task_of(module, configure(module, hidden_sizes=(), max_episode_steps=2), Tabular(COUNT), COUNT)
-    total, length, ended = module.rollout(task, candidates, keys)
+    total, length, ended, *_ = module.rollout(task, candidates, keys)
     close("the length of an episode cut after 2 steps", length, np.full((5, 13), 2))
     close("whether episodes cut after 2 steps ended", ended, total == 7)
+
+
+@oracle(
+    CEM,
+    "the normalisation of observations: its running mean and variance",
+    DEFINITION,
+    rollout="task candidates keys obs_moments",
+    Moments="mean variance count",
+)
+def rollouts_moments(module: ModuleType) -> None:
+    """Moments are of what was acted on in all episodes, up to the first ending; what follows does not count."""
+    config = configure(module, hidden_sizes=(), normalize_observations=True)
+    task, keys = task_of(module, config, Tabular(COUNT), COUNT), jax.random.split(jax.random.key(0), 13)
+    before = module.Moments(jnp.zeros(4), jnp.ones(4), jnp.float32(0))
+    _, length, _, found = module.rollout(task, jnp.zeros((5, 10)), keys, before)
+    long, short = ((np.asarray(length) == n).sum() for n in (3, 2))  # by states 0, 1 and 2, or by 3 and 2
+    share = np.array([long, long, long + short, short]) / (3 * long + 2 * short)
+    wanted = {"mean": share, "variance": share * (1 - share), "count": 3 * long + 2 * short}
+    for name, x in wanted.items():
+        close(f"the {name} of observations acted on", getattr(found, name), x, 1e-3)
 
 
 @oracle(CEM, "a layer of the policy", DEFINITION, dense="x kernel bias")
@@ -288,12 +309,16 @@ def generation(module: ModuleType) -> Generation:
     for name, x in (("mean", mean), ("variance", variance), ("env_steps", 1000)):
         state = dataclasses.replace(state, **{name: jnp.asarray(x, part(state, name).dtype)})
     played: list[Any] = []
+    moments = [None] * (
+        len(inspect.signature(module.rollout).parameters) - 3
+    )  # of observations, which are not normalised
 
-    def rollout(task: Any, candidates: jax.Array, keys: jax.Array) -> Any:
+    def rollout(task: Any, candidates: jax.Array, keys: jax.Array, *_: Any) -> Any:
         worth, number = (candidates @ weight)[:, None], jnp.arange(1, 1 + len(keys))
         returns = worth + 3 * jnp.sin(50 * worth * number)
         played.append((candidates, returns))
-        return returns, jnp.broadcast_to(number, returns.shape), jnp.broadcast_to(number == 1, returns.shape)
+        length, ended = jnp.broadcast_to(number, returns.shape), jnp.broadcast_to(number == 1, returns.shape)
+        return returns, length, ended, *moments
 
     @compiled
     def watched(state: Any) -> Any:

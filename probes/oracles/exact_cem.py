@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import digamma
 
-from probes.environments import Tabular, Targets, tables
+from probes.environments import Tabular, Targets, TargetState, tables
 from probes.oracles.base import (
     COUNT,
     DEFINITION,
@@ -143,6 +143,20 @@ def outputs(policy: Any) -> np.ndarray:
     """How far actions on BOX are from the middle of their bounds, in halves of their range: the outputs, if small."""
     middle, half = (BOX.high + BOX.low) / 2, (BOX.high - BOX.low) / 2
     return (np.float64(policy[0]) - middle) / half
+
+
+class Row(Lopsided):
+    """Shows one row after the other, pays the slope times the action, and terminates at the last."""
+
+    def reset_env(self, key: jax.Array, params: Targets) -> tuple[jax.Array, TargetState]:
+        return jnp.asarray(params.obs)[0], TargetState(jnp.int32(0))
+
+    def step_env(
+        self, key: jax.Array, state: TargetState, action: Any, params: Targets
+    ) -> tuple[jax.Array, TargetState, jax.Array, jax.Array, dict[Any, Any]]:
+        last, reward = len(params.obs) - 1, jnp.sum(jnp.asarray(params.slope)[state.index] * action)
+        index = jnp.minimum(state.index + 1, last)
+        return jnp.asarray(params.obs)[index], TargetState(index), reward, state.index == last, {}
 
 
 # Returns: what is done makes no difference to them.
@@ -695,3 +709,57 @@ def fresh_elites(module: ModuleType) -> None:
     score, bias = (emitted(metrics, name)[name] for name in ("return_mean", "selection_bias"))
     # Where candidates share their keys, scores are all return_mean.
     from_fresh_keys("return of the elites once more", score, score - bias)
+
+
+# Rows that episodes show, of other sizes in the first generation than in later ones.
+ROWS = [
+    np.random.default_rng(seed).normal(size=(7, 3)) * [1.0, 30.0, 0.01] * scale + [0.0, 50.0, -3.0]
+    for seed, scale in ((3, 1.0), (4, 2.0), (4, 2.0))
+]
+
+
+def in_a_row(obs: np.ndarray, slope: Any) -> Targets:
+    """Episodes that show these rows, and pay `slope` times the action at each."""
+    zeros = np.zeros((7, 5), np.float32)
+    return Targets(np.float32(obs), zeros, np.float32(slope) + zeros, np.float32(0), np.float32(0), 7)
+
+
+@oracle(CEM, "the normalisation of observations: by what", DEFINITION)
+def observations_normalised(module: ModuleType) -> None:
+    """The policy acts on observations less the mean of those seen so far, divided by their deviation, then clipped."""
+    need(module, "normalize_observations")
+    env = Row(in_a_row(ROWS[0], 0.0))  # returns are all the same, so that the same candidates are always elites
+
+    def after_all(shown: np.ndarray, normalize: bool) -> np.ndarray:
+        search, state = Search(module, env.default, env, shown, normalize_observations=normalize), None
+        for step, obs in enumerate(ROWS):
+            search.params = in_a_row(obs, 0.0)
+            found = search.generation(step, state)
+            state = found.state
+        return outputs(found.policy)
+
+    shown = np.concatenate([ROWS[0], 1e3 * ROWS[0][:1]])  # the last is far from all that was seen
+    got, errors = after_all(shown, True), []
+    for rows in (ROWS[:2], ROWS):  # of generations before the last, or of the last as well
+        seen = np.concatenate(rows)
+        wanted = after_all((shown - seen.mean(0)) / seen.std(0), False)[:, :7]
+        errors.append(float(np.abs(got[:, :7] - wanted).max() / np.abs(wanted).max()))
+    if not min(errors) < 5e-3:
+        raise AssertionError(f"actions are {min(errors):.2g} x the largest off those at observations so normalised")
+    if not np.abs(got[:, 7]).max() < 100 * np.abs(got[:, :7]).max():
+        raise AssertionError(
+            "an observation a thousand times as large as others moves actions more than a hundred-fold"
+        )
+
+
+@oracle(CEM, "the normalisation of observations: of what is evaluated, or of what candidates see")
+def played_normalised(module: ModuleType) -> None:
+    """mean_policy_return is what the policy's actions pay on the way, where observations are normalised."""
+    need(module, "normalize_observations")
+    env = Row(in_a_row(ROWS[0], FIRST))
+    search, state = Search(module, env.default, env, ROWS[0], normalize_observations=True, init_variance=1.0), None
+    for step in range(3):
+        found = search.generation(step, state)
+        state, (played,) = found.state, of_all(found.metrics, "mean_policy_return")
+        paid = found.policy[0][..., 0].sum(axis=-1)
+        close(f"mean_policy_return after generation {step}", played, paid, 1e-3)

@@ -39,7 +39,7 @@ from probes.oracles.base import (
     task_of,
     used,
 )
-from rlref.contract import PPO
+from rlref.contract import CEM, PPO
 
 
 @oracle(PPO, "advantages", DEFINITION, gae="reward value next_value terminated truncated gamma gae_lambda")
@@ -141,7 +141,9 @@ def running_moments(module: ModuleType) -> None:
         close(f"the {name} of 7, 11 and 42 samples", getattr(merged, name), wanted, 1e-3)
 
 
-@oracle(PPO, "the normalisation of observations", DEFINITION, normalize="x moments", Moments="mean variance count")
+@oracle(
+    PPO + CEM, "the normalisation of observations", DEFINITION, normalize="x moments", Moments="mean variance count"
+)
 def normalised(module: ModuleType) -> None:
     """The mean is taken off, and what is left divided by the standard deviation, then clipped to some bound."""
     x = jnp.array([[1.0, -4.0], [7.0, 8.0]])

@@ -9,14 +9,14 @@ Expected: `rlref train cem` ends on CartPole-v1 at an IQM of at least 499 over 3
 A search over the parameters of a deterministic policy, without gradients or values: draw candidates from a Gaussian,
 let each act for a few episodes, refit the Gaussian to the best. One of the baselines to run on a new problem (Schulman
 2016, Nuts and Bolts): if it learns nothing, look at the environment first, then at `init_variance`.
-Read `update`, `rollout`, `elites`, `refit`: that is CEM, 84 lines; the loop is in `train`. To edit a copy: a policy in
+Read `update`, `rollout`, `elites`, `refit`: that is CEM, 93 lines; the loop is in `train`. To edit a copy: a policy in
 `act` and `make`, a metric in `diagnose`, a setting in `Config`. Every function is for ONE seed; batching over seeds is
 the caller's `vmap`. Agent files repeat code so that each can be copied alone.
 Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters of the policy, `k` elites, `A` actions,
 `F` features, `B` observations.
 """
 
-# Original: cem a5162f81664b; by this line `rlref probe` tells what a copy has changed
+# Original: cem 257e977152ac; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import itertools

@@ -2675,27 +2675,34 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
         ),
     ),
     Edit(
-        "newest moments",
+        "normalised observations",
         "cem",
-        "the mean acts on observations normalised by all that was seen, its own generation included, as in V2 of ARS "
+        "observations are always normalised, the mean's by all that was seen, its own generation included: V2 of ARS "
         "(Mania et al. 2018, arXiv:1803.07055)",
-        ("State", "init", "make", "update"),
+        ("Config", "State", "make", "init", "update"),
         (
             (
-                "    obs_moments: Moments | None  # by which `mean` was fitted; None unless normalize_observations\n",
+                "    # by the mean and std of all that candidates of earlier generations have seen; then clip to +-10\n"
+                "    normalize_observations: bool = static(False)\n",
                 "",
             ),
             (
-                "    seen: Moments | None  # of all candidates so far: what the next generation's observations are "
-                "normalised by\n",
-                "    seen: Moments | None  # of all candidates so far; None unless normalize_observations\n",
+                "    obs_moments: Moments | None  # by which `mean` was fitted; None unless normalize_observations\n"
+                + SEEN,
+                "    seen: Moments  # of all candidates so far\n",
             ),
             (
-                STARTED,
-                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), nothing)\n",
+                "    nothing = Moments.of_nothing(task.num_inputs) if task.config.normalize_observations else None\n"
+                + STARTED,
+                "    seen = Moments.of_nothing(task.num_inputs)\n"
+                "    return State(jnp.zeros(task.num_params), variance, key, jnp.int32(0), seen)\n",
             ),
             ("obs[None], state.obs_moments)", "obs[None], state.seen)"),
-            ("lengths.sum(), state.seen, seen)\n", "lengths.sum(), seen)\n"),
+            (
+                "    seen = None if seen is None else state.seen.merge(seen)\n" + NEW,
+                "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), "
+                "state.seen.merge(seen))\n",
+            ),
             ("rollout(task, tried, keys_eval, new.obs_moments)", "rollout(task, tried, keys_eval, new.seen)"),
         ),
     ),

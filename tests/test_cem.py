@@ -235,7 +235,7 @@ def rollout(env, config, env_params, num_candidates=4, num_keys=3, seed=0):
     """Returns, lengths and whether they ended, `[P, K]`, of random linear policies."""
     task = task_of(cem.make(config, env, env_params))
     candidates = jax.random.normal(jax.random.key(9), (num_candidates, task.num_params))
-    run = jax.jit(lambda candidates, keys: cem.rollout(task, candidates, keys))
+    run = jax.jit(lambda candidates, keys: cem.rollout(task, candidates, keys)[:3])
     return [np.asarray(x) for x in run(candidates, jax.random.split(jax.random.key(seed), num_keys))]
 
 
@@ -299,7 +299,7 @@ def test_seeds_whose_episodes_last_longer_change_nothing_for_the_others():
     def run(end):
         params = CLOCK.default_params.replace(rewards=1 + TIMES, terminate_at=end)
         task = task_of(cem.make(SMALL, CLOCK, params))
-        return cem.rollout(task, jnp.ones((4, task.num_params)), keys(3))
+        return cem.rollout(task, jnp.ones((4, task.num_params)), keys(3))[:3]
 
     total, length, ended = jax.vmap(run)(ends)
     for i, end in enumerate(ends.tolist()):

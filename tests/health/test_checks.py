@@ -183,8 +183,28 @@ def test_seeds_disagree_from_three_in_ten_on(failed, disagree):
         assert (finding.onset, finding.seeds, finding.value) == (UPDATES - 1, (), failed / SEEDS)
 
 
+@pytest.mark.parametrize(
+    ("ends", "rising", "fires"),
+    [
+        (100, False, "policy_class_limits"),
+        (np.linspace(99, 102, SEEDS), False, "policy_class_limits"),
+        (np.linspace(85, 115, SEEDS), False, ""),
+        (np.linspace(60, 140, SEEDS), False, "search_limits"),
+        (np.linspace(60, 140, SEEDS), True, ""),
+    ],
+)
+def test_searches_that_are_over_end_alike_or_apart(ends, rising, fires):
+    metrics, config = healthy("cem")
+    rise = np.linspace(0, 1, UPDATES) if rising else np.minimum(np.linspace(0, 3, UPDATES), 1)
+    metrics["mean_policy_return"][:] = 20 + (np.broadcast_to(ends, SEEDS)[:, None] - 20) * rise
+    for name in ("policy_class_limits", "search_limits"):
+        finding = fired(metrics, config, name)
+        assert (finding is not None) == (name == fires)
+        assert finding is None or (finding.onset, finding.seeds) == (UPDATES - 1, ())
+
+
 def test_all_checks_are_tested():
-    across = {"throughput_falls", "seeds_disagree"}
+    across = {"throughput_falls", "seeds_disagree", "policy_class_limits", "search_limits"}
     assert set(CHECKS) == set(LATE) | set(WHOLE) | across
 
 

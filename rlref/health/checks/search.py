@@ -4,7 +4,7 @@ import numpy as np
 
 from rlref.contract import CEM
 from rlref.health.registry import OUTCOME, SEARCH, Measurement, above, below, check
-from rlref.health.series import Series, spread_so_far
+from rlref.health.series import Series, UnknownError, spread_so_far
 
 
 @check(
@@ -58,3 +58,42 @@ def policy_apart(m: Series) -> Measurement:
     # Candidates share their keys, whose luck is not in their spread.
     scale = m["return_std"] + 0.25 * m.at_start(m["return_std"]) + 0.05 * np.abs(m["return_mean"])
     return above((m["return_min"] - m["mean_policy_return"]) / scale, 1, where=scale > 0)
+
+
+@check(
+    "INFO", CEM, "Searches end alike", "interquartile range of the seeds' last scores / their median gain",
+    source="Mania et al. 2018", shared_by_seeds=True,
+    tries="larger hidden_sizes, normalize_observations, or another agent; unless there is no more to have",
+)  # fmt: skip
+def policy_class_limits(m: Series) -> Measurement:
+    """All searches have stopped, at one level: the policy's class is what limits, or the task, not the search."""
+    spread, at_end = apart_at_the_end(m)
+    return below(spread, 0.05, where=at_end)
+
+
+@check(
+    "INFO", CEM, "Searches end apart", "interquartile range of the seeds' last scores / their median gain",
+    source="Mania et al. 2018", shared_by_seeds=True,
+    tries="a larger population, more rollouts, more extra_variance for longer; the best seed shows what can be had",
+)  # fmt: skip
+def search_limits(m: Series) -> Measurement:
+    """All searches have stopped, at different levels: policies of this class can do more than most seeds found."""
+    spread, at_end = apart_at_the_end(m)
+    return above(spread, 0.2, where=at_end)
+
+
+def apart_at_the_end(m: Series) -> tuple[np.ndarray, np.ndarray]:
+    """How far seeds' scores are apart, to what they have gained; and where that counts: at the end, if all is over.
+
+    It is over if within the last fifth of the training scores have risen by less than a twentieth of the gain.
+    """
+    level = m.smooth(m.score)
+    end, before = level[:, -1], m.lagged(level, 0.2)[:, -1]
+    gain = end - m.at_start(m.score)[:, 0]
+    known = np.isfinite(gain) & np.isfinite(before)
+    if known.sum() < 4:
+        raise UnknownError("four seeds with returns")
+    median = np.median(gain[known])
+    low, high = np.quantile(end[known], [0.25, 0.75])
+    over = median > 0 and np.median((end - before)[known]) < 0.05 * median
+    return np.full(m.shape[1], (high - low) / median), (np.arange(m.shape[1]) == m.num_updates - 1) & over

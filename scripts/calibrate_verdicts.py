@@ -378,6 +378,7 @@ CAUSES = {
         "environment": "no_signal",
         "extra variance": "extra_variance_off floor_not_held search_widens search_collapse",
         "fitness": "elites_below elites_not_best no_signal policy_apart",
+        "observation normalisation": "no_signal no_progress policy_apart",
         "policy": "no_signal no_progress",
         "random keys": "no_signal policy_apart",
         "refit": "search_widens search_collapse floor_not_held policy_apart elites_not_best",

@@ -99,7 +99,7 @@ COMPONENTS = {
         "elites": "selection next_gaussian search_distribution best_candidates nan_is_worst number_of_elites "
         "bandit context_bandit table",
         "evaluation": "policy_outputs evaluated_gaussian fresh_rollouts policy_of_the_mean evaluated_mean fresh_elites "
-        "played_normalised",
+        "played_normalised observations_normalised",
         "extra variance": "extra_variance_schedule next_gaussian search_distribution added_variance "
         "extra_variance_line far_optimum",
         "fitness": "first_episodes known_fitness reset_temptation patience",

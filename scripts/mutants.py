@@ -105,7 +105,8 @@ COMPONENTS = {
         "fitness": "first_episodes known_fitness reset_temptation patience",
         "metrics": "generation_metrics known_c_metrics analysis_of_variance divergences counted_candidates "
         "counted_episodes generation_counts gaussian_metrics floor_of_kl explained_by_candidates",
-        "observation normalisation": "normalised rollouts_moments observations_normalised played_normalised",
+        "observation normalisation": "normalised rollouts_moments observations_normalised played_normalised "
+        "nothing_after_the_end",
         "policy": "shown_features dense_layers policy_outputs actions bounded_actions whole_actions hidden_layers "
         "byte_images squashed_actions curved_target pixels boundary",
         "random keys": "keys_used_once common_numbers common_starts fresh_rollouts searches_apart "
@@ -1505,7 +1506,6 @@ CEM = [
         "alive.reshape(-1)))\n",
         "jnp.ones_like(alive).reshape(-1)))\n",
         "observation normalisation",
-        apart="what follows an ending differs in nothing that an agent gives or takes",
     ),
     Mutant(
         "moments of the last generation alone",

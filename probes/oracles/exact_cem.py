@@ -159,6 +159,24 @@ class Row(Lopsided):
         return jnp.asarray(params.obs)[index], TargetState(index), reward, state.index == last, {}
 
 
+class Restless(Row):
+    """Begins at the first row or at the fifth, and shows very large numbers once it has ended: nobody should look."""
+
+    def reset_env(self, key: jax.Array, params: Targets) -> tuple[jax.Array, TargetState]:
+        index = 4 * jax.random.bernoulli(key).astype(jnp.int32)
+        return jnp.asarray(params.obs)[index], TargetState(index)
+
+    def step(
+        self, key: jax.Array, state: TargetState, action: Any, params: Targets | None = None
+    ) -> tuple[jax.Array, TargetState, jax.Array, jax.Array, jax.Array, dict[Any, Any]]:
+        params = self.default if params is None else params
+        over, last = state.index < 0, len(params.obs) - 1
+        ends = over | (state.index == last)
+        index = jnp.where(ends, -1, state.index + 1)
+        obs = jnp.where(ends, 1e6, jnp.asarray(params.obs)[index])
+        return obs, TargetState(index), jnp.float32(0), ends, jnp.bool(False), {"final_observation": obs}
+
+
 # Returns: what is done makes no difference to them.
 
 
@@ -763,3 +781,18 @@ def played_normalised(module: ModuleType) -> None:
         state, (played,) = found.state, of_all(found.metrics, "mean_policy_return")
         paid = found.policy[0][..., 0].sum(axis=-1)
         close(f"mean_policy_return after generation {step}", played, paid, 1e-3)
+
+
+@oracle(CEM, "the normalisation of observations: of which steps", DEFINITION, instead_of="rollouts_moments")
+def nothing_after_the_end(module: ModuleType) -> None:
+    """What an environment shows after an episode's end is not among what was seen."""
+    need(module, "normalize_observations", "num_rollouts")
+    env = Restless(in_a_row(ROWS[0], 0.0))
+    spread = []
+    for normalize, shown in ((True, ROWS[0]), (False, (ROWS[0] - ROWS[0].mean(0)) / ROWS[0].std(0))):
+        search = Search(module, env.default, env, shown, normalize_observations=normalize, num_rollouts=16)
+        first = search.generation()
+        policy = outputs(search.generation(1, first.state).policy)
+        spread.append(float(policy.std(axis=1).mean()))
+    if not spread[0] > 0.2 * spread[1]:
+        raise AssertionError(f"actions at seven observations vary {spread[0] / spread[1]:.2g} x as much as they should")

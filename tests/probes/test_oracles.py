@@ -179,6 +179,7 @@ FAULTS = {ppo: [
      "keys[0], k), len(keys)), task.env_params))(jnp.arange(len(candidates)))"),
     ("first_episodes", "alive & ~(terminated | truncated)", "alive & ~terminated"),
     ("rollouts_moments", "alive.reshape(-1)))\n", "jnp.ones_like(alive).reshape(-1)))\n"),
+    ("nothing_after_the_end", "alive.reshape(-1)))\n", "jnp.ones_like(alive).reshape(-1)))\n"),
     ("observations_normalised", "/ jnp.sqrt(moments.variance + 1e-8), -10", "/ (moments.variance + 1e-8), -10"),
     ("observations_normalised", "state.seen.merge(seen)", "seen"),
     ("played_normalised", "obs[None], state.obs_moments)[0]", "obs[None])[0]"),

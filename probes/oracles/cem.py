@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import math
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -309,11 +308,8 @@ def generation(module: ModuleType) -> Generation:
     for name, x in (("mean", mean), ("variance", variance), ("env_steps", 1000)):
         state = dataclasses.replace(state, **{name: jnp.asarray(x, part(state, name).dtype)})
     played: list[Any] = []
-    moments = [None] * (
-        len(inspect.signature(module.rollout).parameters) - 3
-    )  # of observations, which are not normalised
 
-    def rollout(task: Any, candidates: jax.Array, keys: jax.Array, *_: Any) -> Any:
+    def rollout(task: Any, candidates: jax.Array, keys: jax.Array, *moments: Any) -> Any:
         worth, number = (candidates @ weight)[:, None], jnp.arange(1, 1 + len(keys))
         returns = worth + 3 * jnp.sin(50 * worth * number)
         played.append((candidates, returns))

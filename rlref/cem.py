@@ -16,7 +16,7 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 `F` features, `B` observations.
 """
 
-# Original: cem 257e977152ac; by this line `rlref probe` tells what a copy has changed
+# Original: cem 6ad5461e4fd8; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import itertools
@@ -179,7 +179,7 @@ def update(task: Task, state: State, step: Array) -> tuple[State, Metrics]:
         config.smoothing * old + (1 - config.smoothing) * new
         for old, new in zip((state.mean, state.variance), fitted, strict=True)
     )
-    seen = None if seen is None else state.seen.merge(seen)
+    seen = None if state.seen is None else state.seen.merge(seen)
     new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), state.seen, seen)
 
     # On fresh keys: the mean, which is the policy; and elites, whose scores were chosen for being high.

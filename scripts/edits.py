@@ -2699,7 +2699,7 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
             ),
             ("obs[None], state.obs_moments)", "obs[None], state.seen)"),
             (
-                "    seen = None if seen is None else state.seen.merge(seen)\n" + NEW,
+                "    seen = None if state.seen is None else state.seen.merge(seen)\n" + NEW,
                 "    new = State(mean, variance + extra_variance, key, state.env_steps + lengths.sum(), "
                 "state.seen.merge(seen))\n",
             ),

@@ -19,6 +19,12 @@ def check_complete(env: Any, name: str) -> Any:
     return env
 
 
+def check_host(env: Any) -> None:
+    """Raise UsageError if the code of an environment that lives on the host has failed."""
+    if failure := getattr(env, "failure", None):
+        raise UsageError(failure)
+
+
 def check_interface(env: Any, params: Any, env_id: str) -> None:
     """Raise UsageError unless `env` speaks gymnax >= 1.0, found out without running it."""
     import jax

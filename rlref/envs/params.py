@@ -31,6 +31,8 @@ def with_params(params: Any, assignments: Sequence[str]) -> Any:
             raise UsageError(f"the environment's {name} takes {kind.__name__}, not {text!r}") from None
         if not math.isfinite(value):
             raise UsageError(f"the environment's {name} must be finite, not {text}")
+        if name == "max_steps_in_episode" and not 1 <= value < 2**31:
+            raise UsageError(f"the environment's {name} must be at least 1, and below 2^31, not {text}")
         params = dataclasses.replace(params, **{name: value})
     return params
 

@@ -60,7 +60,7 @@ def inspect(
     try:
         env, params = make_or_check(env_id, env, env_params)
         params = with_params(params, env_params_assignments)
-        _random_policy(check_interface(env, params, result), result, episodes, gamma, seed)
+        _random_policy(env, check_interface(env, params, result), result, episodes, gamma, seed)
     except UnusableError as broken:
         result.findings += broken.findings
     except SystemExit as error:
@@ -69,7 +69,7 @@ def inspect(
     return result
 
 
-def _random_policy(subject: WrappedEnv, result: Inspection, episodes: int, gamma: float, seed: int) -> None:
+def _random_policy(env: Any, subject: WrappedEnv, result: Inspection, episodes: int, gamma: float, seed: int) -> None:
     """Let a random policy play. Appends to the findings; fills in statistics and samples."""
     say, key = result.findings.append, jax.random.key(seed)
     try:
@@ -84,6 +84,8 @@ def _random_policy(subject: WrappedEnv, result: Inspection, episodes: int, gamma
         explored = {n: collector.collect(jax.random.fold_in(key, n), n, 1, budget) for n in REPEATS}
     except Exception as error:
         raise UnusableError("raises", f"running many environments: {said_by(error)}") from error
+    if failure := getattr(env, "failure", None):
+        raise UnusableError("raises", failure)
     returns, lengths = rollout.returns_and_lengths(whole)
     # Truncation counts as termination here, as there is no value to bootstrap from.
     targets = [

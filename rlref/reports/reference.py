@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlref.envs.ids import make_env
+from rlref.envs.interface import check_host
 from rlref.errors import UsageError
 
 
@@ -71,4 +72,6 @@ def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequen
         return play(env, env_params, functools.partial(random_action, *spaces), key, MAX_STEPS).total
 
     keys = jnp.concatenate([jax.random.split(jax.random.key(seed), episodes) for seed in seeds])
-    return np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(len(seeds), episodes)
+    returns = np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(len(seeds), episodes)
+    check_host(env)
+    return returns

@@ -15,6 +15,7 @@ import numpy as np
 
 from rlref.contract import NAMES, load_agent
 from rlref.envs import episodes as episode_loop
+from rlref.envs.interface import check_host
 from rlref.envs.params import plain_values
 from rlref.errors import UsageError, in_a_line
 from rlref.runs import checkpoint, playing
@@ -82,7 +83,9 @@ class Trained:
             agent = job.make(config)
             return playing.play(agent, self.state(config, leaves), key, job.env, job.env_params, episodes)
 
-        return jax.device_get(jax.jit(run)(job.config_of(row), self.of_row(row), jax.random.key(seed)))
+        played = jax.device_get(jax.jit(run)(job.config_of(row), self.of_row(row), jax.random.key(seed)))
+        check_host(job.env)
+        return played
 
     def draw(self, row: int, seed: int, path: Path) -> None:
         """Draw the first episode that `play` plays greedily on `seed`, as an animated GIF.
@@ -136,6 +139,8 @@ class Trained:
 
         try:
             pictures = [Image.fromarray(np.asarray(render(x.state))) for x in self._episode(row, seed) if not x.over]
+        except UsageError:
+            raise
         except Exception as error:  # the environment's own code, or what it draws with
             raise UsageError(f"{name} cannot be drawn here: {in_a_line(error)}") from error
         pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=FRAME_MILLISECONDS, loop=0)
@@ -151,7 +156,8 @@ class Trained:
         limit = playing.episode_limit(env_params)
         while not episode.over and episode.steps < limit:
             yield episode
-            episode = step(episode)
+            episode = jax.block_until_ready(step(episode))
+            check_host(env)
         yield episode
 
     def export(self, row: int, path: Path) -> None:

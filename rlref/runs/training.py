@@ -24,7 +24,7 @@ import numpy as np
 from rlref import stats
 from rlref.contract import load_agent
 from rlref.envs.ids import name_of, resolved
-from rlref.envs.interface import check_interface
+from rlref.envs.interface import check_host, check_interface
 from rlref.envs.params import plain_values
 from rlref.errors import UsageError
 from rlref.health import findings
@@ -347,12 +347,6 @@ def run_job(
             if not complete:
                 run.summary["status"] = "incomplete"
     return run
-
-
-def check_host(env: Any) -> None:
-    """Raise UsageError if the code of an environment that lives on the host has failed."""
-    if failure := getattr(env, "failure", None):
-        raise UsageError(failure)
 
 
 def verdict_so_far(job: Job, pieces: Pieces, first: int) -> Diagnosis:

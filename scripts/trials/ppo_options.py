@@ -414,8 +414,8 @@ def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> 
     value_loss = 0.5 * squared_error.mean()
     entropy = policy.entropy()
     if config.squash and isinstance(policy, DiagonalGaussian):  # of tanh of it: one draw's log determinant, in actions
-        u = jax.lax.stop_gradient((batch.action - batch.policy.mean) * jnp.exp(-batch.policy.log_std))
-        u = policy.sample(u)
+        noise: Any = jax.lax.stop_gradient(batch.action - policy.mean) * jnp.exp(-policy.log_std)
+        u = policy.sample(jax.lax.stop_gradient(noise))
         entropy += jnp.sum(2 * (math.log(2) - u - jax.nn.softplus(-2 * u)), axis=-1)
     total = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy.mean()
     return total, {

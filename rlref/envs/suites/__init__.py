@@ -50,16 +50,28 @@ def module_of(suite: str) -> ModuleType:
 def make(suite: str, name: str) -> Any:
     """The environment of that name. Raises UsageError if there is none, or it cannot be made here."""
     module = module_of(suite)
+    if not name:
+        raise UsageError(
+            f"{suite} is a suite: say which of its environments, {suite}:NAME; `rlref envs {suite}` lists them"
+        )
+    if suite == "gymnasium" and ":" in name:
+        name = module.registered(name)
     if name not in (names := module.names()):
-        raise UsageError(f"{suite} has no environment {name!r}.{nearest(name, names)} `rlref envs {suite}` lists them")
-    try:
-        env = module.make(name)
-    except UsageError:
-        raise
-    except Exception as error:  # some download data when they are made
-        raise UsageError(f"{suite}:{name} cannot be made here: {in_a_line(error)}") from error
+        why = getattr(module, "why_not", lambda _: "")(name) or f"it is not there.{nearest(name, names)}"
+        raise UsageError(f"{suite} has no environment {name!r}: {why} `rlref envs {suite}` lists them")
+    env = made(module, f"{suite}:{name}", name)
     env.id = f"{suite}:{name}"
     return env
+
+
+def made(module: ModuleType, env_id: str, *arguments: Any) -> Any:
+    """What a suite's file makes. Raises UsageError, with the id, if it cannot."""
+    try:
+        return module.make(*arguments)
+    except UsageError:
+        raise
+    except Exception as error:  # some download data when they are made; of others it is the user's own code
+        raise UsageError(f"{env_id} cannot be made here: {in_a_line(error)}") from error
 
 
 def adapted(env: Any, where: str) -> Any:
@@ -72,9 +84,22 @@ def adapted(env: Any, where: str) -> Any:
     if not found or hasattr(env, "default_params"):
         return env
     suite = found[0]
-    if suite == "gymnasium" and getattr(env, "spec", None) is not None:
-        return module_of(suite).make(env.spec.id, env.spec)
+    if suite == "gymnasium" and (spec := spec_of(env)) is not None:
+        return made(module_of(suite), f"{where}, {spec.id},", spec.id, spec)
     how = f"env_id={suite + ':NAME'!r}; `rlref envs {suite}` lists them"
     if suite == "gymnasium":
         how = "register it, or give package.module:make_env, a function that makes it, as env_id"
     raise UsageError(f"{where} is a {type(env).__name__} of {SUITES[suite].package} as it is: {how}")
+
+
+def spec_of(env: Any) -> Any:
+    """By what gymnasium makes an environment like this one; None where it cannot."""
+    try:
+        spec = env.spec
+    except Exception:  # of a wrapper that does not keep how it was made
+        return None
+    return (
+        None
+        if hasattr(env, "num_envs") or any(x.kwargs is None for x in getattr(spec, "additional_wrappers", ()))
+        else spec
+    )

@@ -3,15 +3,19 @@
 import contextlib
 import copy
 import functools
-from collections.abc import Callable
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium import spaces, wrappers
+from gymnasium.envs.registration import EnvSpec
 
 from rlref.envs.spaces import Masked, MultiDiscrete
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
@@ -19,12 +23,27 @@ from rlref.envs.suites.drawing import opengl
 from rlref.envs.suites.host import Host
 from rlref.envs.suites.words import Field, Words
 from rlref.envs.totals import Totals
-from rlref.errors import UsageError
+from rlref.errors import UsageError, in_a_line
+
+STATELESS = (wrappers.PassiveEnvChecker, wrappers.OrderEnforcing)
+TRIED = 100  # steps in which scalars are looked for in `info`
 
 
 def names() -> list[str]:
     """Those that are registered."""
     return sorted(gymnasium.registry)
+
+
+def registered(name: str) -> str:
+    """The name that is left of gymnasium's own `module:name` once the module is imported. Raises UsageError."""
+    module, _, name = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # the user's own code: anything can come
+        raise UsageError(f"gymnasium:{module}:{name}: {module} cannot be imported: {in_a_line(error)}") from error
+    return name
 
 
 class Inner(NamedTuple):
@@ -51,6 +70,8 @@ class Gymnasium:
         self.seen, self.mask_size = apart(env)
         plain = env.unwrapped
         self.mujoco = (plain.model, plain.data) if hasattr(plain, "model") and hasattr(plain, "data") else None
+        # What a wrapper remembers, such as the steps until its limit, cannot be had.
+        self.plain = not any(isinstance(x, gymnasium.Wrapper) and not isinstance(x, STATELESS) for x in layers(env))
         if self.mujoco:
             import mujoco
 
@@ -62,15 +83,32 @@ class Gymnasium:
         return self.shown(self.env.reset(seed=seed)[0])
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, float]]:
-        given = action if self.start is None else action + self.start
-        given = int(given) if isinstance(self.env.action_space, spaces.Discrete) else given
+        space = self.env.action_space
+        given: Any = action if self.start is None else action + self.start
+        if isinstance(space, spaces.Discrete):
+            given = int(given)
+        elif isinstance(space, spaces.Box):  # float32 of a bound may lie beyond it
+            given = np.clip(given.astype(space.dtype), space.low, space.high)
         obs, reward, terminated, truncated, info = self.env.step(given)
-        return self.shown(obs), float(reward), bool(terminated), bool(truncated), info
+        try:
+            reward = float(np.asarray(reward).reshape(()))
+        except (TypeError, ValueError):
+            raise TypeError(f"step gives the reward {reward!r}, which is no number") from None
+        return self.shown(obs), reward, bool(terminated), bool(truncated), info
 
     def shown(self, obs: Any) -> np.ndarray:
-        mask = obs["action_mask"].ravel() if self.mask_size else ()
+        mask = np.ravel(obs["action_mask"]) if self.mask_size else ()
         obs = {name: obs[name] for name in self.seen} if self.mask_size else obs
-        if not isinstance(self.seen, spaces.Box | spaces.Discrete):
+        if isinstance(self.seen, spaces.Box):
+            obs = np.asarray(obs)
+            if obs.shape != self.seen.shape:
+                raise ValueError(f"an observation is {obs.shape}, and its space says {self.seen.shape}")
+            integers = np.issubdtype(self.seen.dtype, np.integer)
+            if integers and obs.dtype != self.seen.dtype and not np.array_equal(obs.astype(self.seen.dtype), obs):
+                raise ValueError(
+                    f"an observation of {obs.dtype} has numbers that its space's {self.seen.dtype} has not"
+                )
+        elif not isinstance(self.seen, spaces.Discrete):
             obs = spaces.flatten(self.seen, obs)
         return np.append(obs, mask) if self.mask_size else obs
 
@@ -79,7 +117,7 @@ class Gymnasium:
             return np.asarray(self.env.render())
 
     def save(self) -> np.ndarray | None:
-        if self.mujoco is None:
+        if self.mujoco is None or not self.plain:
             return None
         self.get_state(*self.mujoco, self.buffer, self.kind)
         return self.buffer.view(np.uint32)
@@ -94,17 +132,16 @@ class GymnasiumEnv(SuiteEnv):
 
     def __init__(self, name: str, how: EnvSpec | Callable[[], gymnasium.Env] | None = None) -> None:
         """`how` it is made, where that is not what is registered under the name."""
-        self.id = f"gymnasium:{name}"
         if callable(how):
-            self.limit, make = None, how
+            self.id, self.limit, make = name, None, how
+            first = make()
         else:
             spec = copy.deepcopy(gymnasium.spec(name) if how is None else how)
-            self.limit, spec.max_episode_steps = spec.max_episode_steps, None
+            self.id, self.limit = f"gymnasium:{name}", spec.max_episode_steps
             spec.order_enforce, spec.disable_env_checker = False, True
-            creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-            draws = "rgb_array" in getattr(creator, "metadata", {}).get("render_modes", ())
-            make = functools.partial(gymnasium.make, spec, render_mode="rgb_array" if draws else None)
-        first = make()
+            # The limit is counted here, unless there are wrappers, which may depend on it.
+            limit = None if spec.additional_wrappers else -1
+            first, make = drawing(functools.partial(gymnasium.make, spec, max_episode_steps=limit))
         self.observations, self.actions = observations_of(first, self.id), actions_of(first, self.id)
         played = Gymnasium(first)
         self.action_field = Field(self.actions.shape, self.actions.dtype)
@@ -121,17 +158,23 @@ class GymnasiumEnv(SuiteEnv):
                       metrics=Field((len(self.metrics),), np.float32), saved=kept)  # fmt: skip
         self.host = Host(self.id, lambda: Gymnasium(make()), asked, given, self.metrics)
 
-    @staticmethod
-    def metrics_of(played: Gymnasium, obs: np.ndarray) -> tuple[str, ...]:
-        """The scalars in the info of a step."""
-        space, size = played.env.action_space, played.mask_size
-        if size:
-            masks = np.split(obs[-size:].astype(np.int8), np.cumsum(getattr(space, "nvec", ()))[:-1])
-            action = space.sample(tuple(masks) if isinstance(space, spaces.MultiDiscrete) else masks[0])
-        else:
-            action = space.sample()
-        info = played.env.step(action)[4]
-        return tuple(sorted(name for name, x in info.items() if isinstance(x, float | np.floating)))
+    def metrics_of(self, played: Gymnasium, obs: np.ndarray) -> tuple[str, ...]:
+        """The scalars in the info of the first steps under random actions, always the same ones."""
+        rng, space, found = np.random.default_rng(0), played.env.action_space, set()
+        space.seed(0)
+        nvec = getattr(self.actions, "nvec", None)
+        for seed in range(1, 1 + TRIED):
+            if isinstance(space, spaces.Box):
+                action = np.asarray(space.sample())
+            else:
+                allowed = obs[-played.mask_size :] > 0 if played.mask_size else np.ones(sum(nvec or (self.actions.n,)))
+                each = np.split(allowed, np.cumsum(nvec or ())[:-1].astype(int))
+                drawn = [rng.choice(np.flatnonzero(x) if x.any() else len(x)) for x in each]
+                action = np.asarray(drawn if nvec else drawn[0])
+            obs, _, terminated, truncated, info = played.step(action)
+            found |= {name for name, x in info.items() if isinstance(x, float | np.floating)}
+            obs = played.reset(seed) if terminated or truncated else obs
+        return tuple(sorted(found))
 
     @property
     def failure(self) -> str | None:
@@ -195,6 +238,28 @@ class GymnasiumEnv(SuiteEnv):
         return given["obs"], after, given["reward"], given["terminated"], truncated, info
 
 
+def drawing(make: Callable[..., gymnasium.Env]) -> tuple[gymnasium.Env, Callable[[], gymnasium.Env]]:
+    """An environment, and what makes more: such as can be drawn, where it knows of that."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a render mode that is not among those it lists
+            env = make(render_mode="rgb_array")
+        if "rgb_array" in (env.metadata or {}).get("render_modes", ()):
+            return env, functools.partial(make, render_mode="rgb_array")
+        env.close()
+    except TypeError:  # it takes no render_mode
+        pass
+    return make(), make
+
+
+def layers(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
+    """An environment's wrappers, and what is beneath."""
+    yield env
+    while isinstance(env, gymnasium.Wrapper):
+        env = env.env
+        yield env
+
+
 def hashed(token: jax.Array, words: jax.Array) -> jax.Array:
     """The next token `[2]`: multiplications and shifts, as in MurmurHash3's finaliser (Appleby 2011)."""
     factors = jnp.array([0x85EBCA6B, 0xC2B2AE35], jnp.uint32)
@@ -215,6 +280,8 @@ def apart(env: gymnasium.Env) -> tuple[Any, int]:
 
 def observations_of(env: gymnasium.Env, name: str) -> Any:
     space, mask_size = apart(env)
+    if isinstance(space, spaces.Dict) and not space.spaces:
+        raise UsageError(f"{name} shows nothing but an action_mask: there is nothing to learn from")
     if isinstance(space, spaces.Discrete) and space.start == 0:
         return discrete(int(space.n))
     if not isinstance(space, spaces.Box):
@@ -244,7 +311,8 @@ def actions_of(env: gymnasium.Env, name: str) -> Any:
         return MultiDiscrete([2] * space.shape[0])
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return box(space.low.astype(np.float32), space.high.astype(np.float32), space.shape)
-    raise UsageError(f"{name} has the action space {space}; agents take Discrete, MultiDiscrete, or Box of floats")
+    said = " ".join(str(space).split())
+    raise UsageError(f"{name} has the action space {said}; agents take Discrete, Box of floats, or one row of choices")
 
 
 make = GymnasiumEnv

@@ -78,11 +78,13 @@ class Host:
                     one(i, asked, given)
             except Exception as error:  # the environment's own code: anything can come; jax would log all of it
                 self.failure = f"{self.name}: {in_a_line(error)}"
+        if self.failure is not None:  # nobody who does not ask should take what comes for returns
+            self.given.views(out)["reward"][:] = np.nan
         return out.reshape(*rows.shape[:-1], self.given.size)
 
     def _reset_one(self, i: int, asked: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
         env = self._any()
-        given["obs"][i] = env.reset(number(asked["next_seed"][i]))
+        given["obs"][i] = env.reset(seed_of(asked["next_seed"][i]))
         self._put(number(asked["next_seed"][i]), env)
 
     def _step_one(self, i: int, asked: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
@@ -97,12 +99,12 @@ class Host:
                 given["saved"][i] = saved
             obs, reward, terminated, truncated, info = env.step(asked["action"][i])
             given["final_obs"][i], given["reward"][i], given["terminated"][i] = obs, reward, terminated
-            given["metrics"][i] = [info.get(name, np.nan) for name in self.metrics]
+            given["metrics"][i] = [info.get(name, 0.0) for name in self.metrics]
         given["truncated"][i] = truncated
         token = asked["next_token"]
         if truncated or given["terminated"][i] or asked["cut"][i]:
             token = asked["next_seed"]
-            given["obs"][i] = env.reset(number(token[i]))
+            given["obs"][i] = env.reset(seed_of(token[i]))
         else:
             given["obs"][i] = given["final_obs"][i]
         self._put(number(token[i]), env)
@@ -124,7 +126,7 @@ class Host:
             with self.lock:
                 self.spare.append(env)
             return None
-        env.reset(number(asked["seed"][i]))
+        env.reset(seed_of(asked["seed"][i]))
         if asked["time"][i] > 0:
             env.restore(asked["saved"][i])
             env.step(asked["last_action"][i])
@@ -143,6 +145,11 @@ class Host:
     def _put(self, token: int, env: Played) -> None:
         with self.lock:
             self.waiting.setdefault(token, []).append(env)
+
+
+def seed_of(words: np.ndarray) -> int:
+    """Two words as a seed of 31 bits, the most that all generators take."""
+    return int(words[0] ^ words[1]) & 0x7FFFFFFF
 
 
 def number(words: np.ndarray) -> int:

@@ -16,6 +16,10 @@ def names() -> list[str]:
     return [name for name in pgx.available_envs() if name == "2048" or name.startswith("minatar-")]
 
 
+def why_not(name: str) -> str:
+    return "it is a game for several players." if name in pgx.available_envs() else ""
+
+
 class PgxEnv(SuiteEnv):
     """A game without a time limit. A move that 2048's mask forbids costs 1 and ends the game, as pgx has it."""
 

@@ -8,6 +8,7 @@ import sys
 import tomllib
 import types
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import jax
@@ -24,6 +25,8 @@ from rlref.envs.suites import base
 from rlref.envs.suites.gymnasium import GymnasiumEnv
 from rlref.envs.suites.words import Field, Words
 from rlref.errors import UsageError
+from rlref.inspection.inspect import inspect
+from rlref.reports.reference import random_returns
 
 takes_mujoco = pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
 ON_HOST = "--num-seeds 2 --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8"
@@ -146,7 +149,7 @@ def beside(env, raw, num_steps, limit):
 
     def seed(state):
         high, low = np.asarray(state.inner.seed).tolist()
-        return high << 32 | low
+        return (high ^ low) % 2**31
 
     def same(a, b):
         assert np.asarray(a).tobytes() == np.asarray(b, np.float32).tobytes()
@@ -240,7 +243,7 @@ def test_an_episode_that_cannot_go_on_is_cut_and_another_begun():
 
 
 class Breaks(gymnasium.Env):
-    """Raises at its seventh step."""
+    """Raises at its fortieth step."""
 
     observation_space = gymnasium.spaces.Dict(
         {"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Discrete(3)}
@@ -258,7 +261,7 @@ class Breaks(gymnasium.Env):
     def step(self, action):
         assert action in (5, 6)
         self.steps += 1
-        if self.steps == 7:
+        if self.steps == 40:
             raise KeyError("no such joint")
         return self.shown(), 1.0, False, False, {}
 
@@ -271,6 +274,111 @@ def test_an_error_of_a_users_environment_is_one_line_with_its_name():
     config = SMALL["ppo"].replace(env_id="test_suites:breaks")
     with pytest.raises(UsageError, match=r"test_suites:breaks: KeyError: 'no such joint'$"):
         rlref.train("ppo", config, num_seeds=1)
+
+
+def test_it_is_said_wherever_such_an_environment_is_played():
+    env, params = make_env("test_suites:breaks")
+    with pytest.raises(UsageError, match=r"test_suites:breaks: KeyError: 'no such joint'$"):
+        random_returns(env, params.replace(max_steps_in_episode=60), episodes=2)
+    (finding,) = inspect("test_suites:breaks", episodes=2).findings
+    assert (finding.check, finding.title) == ("raises", "test_suites:breaks: KeyError: 'no such joint'")
+    _, (_, _, reward, *_) = rolled(make_env("test_suites:breaks")[0], 1, 60, 1)
+    assert np.isnan(reward[0, -1]).all()  # whoever does not ask
+
+
+class Picky(gymnasium.Env):
+    """Takes actions of float64 that it may change, seeds as NumPy's old generator does, and pays an array."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2,), np.uint8)
+    action_space = gymnasium.spaces.Box(-0.1, 0.1, (2,), np.float64)
+    shown: Any = np.zeros(2, np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        np.random.RandomState(seed)
+        return self.shown, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        action *= 2
+        return self.shown, np.array([1.0]), False, False, {"cost": 1.0} if action[0] > 0 else {}
+
+
+class Wide(Picky):
+    shown = np.zeros((2, 1), np.uint8)
+
+
+class Fractions(Picky):
+    shown = np.array([0.5, 0.0], np.float32)
+
+
+def picky():
+    return Picky()
+
+
+def wide():
+    return Wide()
+
+
+def fractions():
+    return Fractions()
+
+
+def test_an_environment_gets_what_its_spaces_say():
+    env, params = make_env("test_suites:picky")
+    assert env.metrics == ("cost",)
+    _, state = env.reset(jax.random.key(0), params)
+    _, state, reward, *_ = env.step(jax.random.key(0), state, jnp.full(2, 0.1), params)
+    assert (env.failure, reward, state.totals.running["cost"]) == (None, 1, 1)
+    _, state, *_ = env.step(jax.random.key(0), state, jnp.full(2, -0.1), params)
+    assert (env.failure, state.totals.running["cost"]) == (None, 1)  # a step that says nothing adds nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wide", r"an observation is \(2, 1\), and its space says \(2,\)$"),
+        ("fractions", "an observation of float32 has numbers that its space's uint8 has not$"),
+    ],
+)
+def test_an_observation_that_its_space_does_not_have_is_refused(name, message):
+    with pytest.raises(UsageError, match=f"test_suites:{name} cannot be made here: ValueError: {message}"):
+        make_env(f"test_suites:{name}")
+
+
+def test_an_environment_that_its_own_module_registers_is_named_with_it():
+    Path("registers.py").write_text(
+        "import gymnasium\nimport test_suites\n"
+        "gymnasium.register('Picky-v3', entry_point=test_suites.Picky, max_episode_steps=7)\n"
+    )
+    env, params = make_env("gymnasium:registers:Picky-v3")  # it takes no render_mode
+    assert (env.id, params.max_steps_in_episode) == ("gymnasium:Picky-v3", 7)
+    with pytest.raises(UsageError, match="gymnasium:nothing:Picky-v3: nothing cannot be imported"):
+        make_env("gymnasium:nothing:Picky-v3")
+
+
+class Bonus(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
+    """Pays 5 more at the end, however it comes."""
+
+    def __init__(self, env):
+        gymnasium.utils.RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward + 5 * (terminated or truncated), terminated, truncated, info
+
+
+def test_wrappers_of_an_object_see_its_limit():
+    env, params = resolved("", Bonus(gymnasium.make("CartPole-v1", max_episode_steps=4)))
+    _, state = env.reset(jax.random.key(0), params)
+    rewards = []
+    for _ in range(4):
+        _, state, reward, terminated, truncated, _ = env.step(jax.random.key(0), state, jnp.int32(0), params)
+        rewards.append(float(reward))
+    assert (rewards, bool(terminated), bool(truncated)) == ([1, 1, 1, 6], False, True)
+    assert not env.can_be_saved
+    with pytest.raises(UsageError, match="as it is: register it, or give package"):
+        resolved("", gymnasium.make_vec("CartPole-v1"))
 
 
 def test_parts_of_an_observation_are_one_row():

@@ -604,7 +604,7 @@ def test_the_command_prints_a_table_findings_and_paths(capsys):
 @pytest.mark.parametrize(
     ("env_id", "words"),
     [
-        ("nowhere:make_env", "nowhere:make_env does not give an environment: ModuleNotFoundError"),
+        ("nowhere:make_env", "there is no suite and no Python module 'nowhere'."),
         ("counting_env:not_an_env", "gives int, which is no gymnax environment"),
     ],
 )

@@ -57,8 +57,9 @@ def make(suite: str, name: str) -> Any:
     if suite == "gymnasium" and ":" in name:
         name = module.registered(name)
     if name not in (names := module.names()):
-        why = getattr(module, "why_not", lambda _: "")(name) or f"it is not there.{nearest(name, names)}"
-        raise UsageError(f"{suite} has no environment {name!r}: {why} `rlref envs {suite}` lists them")
+        why = getattr(module, "why_not", lambda _: "")(name)
+        near = f": {why}." if why else f".{nearest(name, names)}"
+        raise UsageError(f"{suite} has no environment {name!r}{near} `rlref envs {suite}` lists them")
     env = made(module, f"{suite}:{name}", name)
     env.id = f"{suite}:{name}"
     return env

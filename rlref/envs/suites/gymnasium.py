@@ -26,7 +26,7 @@ from rlref.envs.totals import Totals
 from rlref.errors import UsageError, in_a_line
 
 STATELESS = (wrappers.PassiveEnvChecker, wrappers.OrderEnforcing)
-TRIED = 100  # steps in which scalars are looked for in `info`
+TRIED = 20  # steps in which scalars are looked for in `info`
 
 
 def names() -> list[str]:

@@ -17,7 +17,7 @@ def names() -> list[str]:
 
 
 def why_not(name: str) -> str:
-    return "it is a game for several players." if name in pgx.available_envs() else ""
+    return "it is a game for several players" if name in pgx.available_envs() else ""
 
 
 class PgxEnv(SuiteEnv):

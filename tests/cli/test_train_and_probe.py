@@ -195,7 +195,7 @@ WRONG = [
     ("train ppo --env-id CartPol-v1", "Did you mean 'CartPole-v1'"),
     ("train ppo --env-id counting_env:not_an_env", "no gymnax environment"),
     ("train ppo --env-id counting_env:nothing", "does not give an environment"),
-    ("train ppo --env-id no_such_module:make", "does not give an environment"),
+    ("train ppo --env-id no_such_module:make", "there is no suite and no Python module"),
     ("train ppo --env-id counting_env:five_values", "is written for gymnax 0.0.x"),
     ("train ppo --env-params gravty=3", "Did you mean 'gravity'"),
     ("train ppo --env-params gravity=x", "takes float"),

@@ -23,7 +23,9 @@ def test_every_option_is_switched():
         "buffer_dtype uint8", "buffer_dtype bool", "anneal_lr on", "target max", "target expected_sarsa", "loss huber",
         "dueling on", "activation tanh", "max_grad_norm on", "n_step on", "exploration off", "target_network off",
     }  # fmt: skip
-    assert set(labels(cem)) == {"activation relu", "extra_variance off", "smoothing on", "num_rollouts off"}
+    assert set(labels(cem)) == {
+        "activation relu", "extra_variance off", "smoothing on", "num_rollouts off", "normalize_observations on",
+    }  # fmt: skip
 
 
 def test_what_is_off_is_switched_on():

@@ -159,6 +159,16 @@ class Row(Lopsided):
         return jnp.asarray(params.obs)[index], TargetState(index), reward, state.index == last, {}
 
 
+def in_a_row(obs: np.ndarray, slope: Any) -> Targets:
+    """Episodes that show these rows, and pay `slope` times the action at each."""
+    zeros = np.zeros((len(obs), 5), np.float32)
+    return Targets(np.float32(obs), zeros, np.float32(slope) + zeros, np.float32(0), np.float32(0), len(obs))
+
+
+# Rows of mean 0 and deviation 1, which are as before once they are normalised.
+NORMAL = Row(in_a_row(np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]), FIRST))
+
+
 class Restless(Row):
     """Begins at the first row or at the fifth, and shows very large numbers once it has ended: nobody should look."""
 
@@ -671,7 +681,7 @@ def refitted_variance(module: ModuleType) -> None:
 def gaussian_metrics(module: ModuleType) -> None:
     """They follow from the deviation that is reported, and from how far the mean has moved."""
     need(module, "smoothing", "extra_variance")
-    search = Search(module)
+    search = Search(module, NORMAL.default, NORMAL)
     found = search.generation()
     std, (entropy, each) = one_deviation(found.metrics), of_all(found.metrics, "entropy", "relative_entropy")
     close("relative_entropy", each, np.log(std) + 0.5 * math.log(2 * math.pi * math.e), 1e-3)
@@ -683,7 +693,7 @@ def gaussian_metrics(module: ModuleType) -> None:
     if np.allclose(size, moved[0].size, rtol=1e-3):  # else some parameters are not seen
         close("kl_mean_term, by the mean's step", of_mean, (moved**2).sum((1, 2)) / (2 * std**2), 0.01)
     # All variances are nearly those before, and as much again.
-    search = Search(module, smoothing=0.999, extra_variance=SMALL)
+    search = Search(module, NORMAL.default, NORMAL, smoothing=0.999, extra_variance=SMALL)
     wider = search.generation()
     (new,) = of_all(search.generation(after=wider.state).metrics, "std_mean")
     ratio = (new / std) ** 2
@@ -734,12 +744,6 @@ ROWS = [
     np.random.default_rng(seed).normal(size=(7, 3)) * [1.0, 30.0, 0.01] * scale + [0.0, 50.0, -3.0]
     for seed, scale in ((3, 1.0), (4, 2.0), (4, 2.0))
 ]
-
-
-def in_a_row(obs: np.ndarray, slope: Any) -> Targets:
-    """Episodes that show these rows, and pay `slope` times the action at each."""
-    zeros = np.zeros((7, 5), np.float32)
-    return Targets(np.float32(obs), zeros, np.float32(slope) + zeros, np.float32(0), np.float32(0), 7)
 
 
 @oracle(CEM, "the normalisation of observations: by what", DEFINITION)

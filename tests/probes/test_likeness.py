@@ -32,7 +32,7 @@ FAILED_BY = {
     "exact_entropy": "entropy bonus annealed",
     "fraction_clipped": "clip around an average policy",
     "traced_targets": "policy and value in phases of their own",
-    "smoothed_away": "normalised observations",
+    "smoothed_away": "restarts about the best mean",
     "far_optimum": "normalised observations",
     "counted_steps": "two gradient steps a cycle",
     "counted_episodes": "restarts about the best mean",

@@ -178,6 +178,7 @@ FAULTS = {ppo: [
      "obs, env_state = jax.vmap(lambda k: jax.vmap(task.env.reset, (0, None))(jax.random.split(jax.random.fold_in("
      "keys[0], k), len(keys)), task.env_params))(jnp.arange(len(candidates)))"),
     ("first_episodes", "alive & ~(terminated | truncated)", "alive & ~terminated"),
+    ("normalised", "(x - moments.mean) / jnp.sqrt", "x / jnp.sqrt"),
     ("rollouts_moments", "alive.reshape(-1)))\n", "jnp.ones_like(alive).reshape(-1)))\n"),
     ("nothing_after_the_end", "alive.reshape(-1)))\n", "jnp.ones_like(alive).reshape(-1)))\n"),
     ("observations_normalised", "/ jnp.sqrt(moments.variance + 1e-8), -10", "/ (moments.variance + 1e-8), -10"),

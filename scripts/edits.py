@@ -2822,7 +2822,7 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    env_steps: Array  # int32, of all candidates and contests so far\n"
                 "    best_mean: Array  # [D], the policy: the mean that no later one has done better than\n"
                 "    stall: Array  # int32, generations since the last better mean or the last restart\n"
-                "    obs_moments: Moments | None  # by which `best_mean` was fitted",
+                "    obs_moments: Moments | None  # by which the means of this generation were played",
             ),
             (
                 "    # Of the Gaussian's mean: ONE raw observation -> one-hot [A] of its action; Box: "
@@ -2864,15 +2864,13 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "    # the second half has decided nothing, so it is what the diagnostics are from.\n",
             ),
             (
+                "    tried = jnp.concatenate([mean[None], candidates[some]])\n"
                 "    keys_eval = jax.random.split(key_eval, config.num_eval_rollouts)\n"
                 "    of_mean, *of_elites = rollout(task, tried, keys_eval, new.obs_moments)[0].mean(axis=1)\n",
+                "    tried = jnp.concatenate([mean[None], state.best_mean[None], candidates[some]])\n"
                 "    num_eval = config.num_eval_rollouts\n"
                 "    keys_eval = jax.random.split(key_eval, 2 * num_eval)\n"
-                "    of_best = rollout(task, state.best_mean[None], keys_eval, state.obs_moments)\n"
-                "    of_others = rollout(task, tried, keys_eval, state.seen)\n"
-                "    played, durations, finished = (\n"
-                "        jnp.concatenate([y[:1], x, y[1:]]) for x, y in zip(of_best[:3], of_others[:3], strict=True)\n"
-                "    )\n"
+                "    played, durations, finished, _ = rollout(task, tried, keys_eval, state.seen)\n"
                 "    contest, (of_mean, of_best, *of_elites) = played[:2, :num_eval].mean(axis=1), "
                 "played[:, num_eval:].mean(axis=1)\n"
                 "    at_least_as_good = (contest[0] >= contest[1]) | jnp.isnan(contest[1])\n"
@@ -2886,9 +2884,7 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
                 "        env_steps=state.env_steps + lengths.sum() + durations[:2, :num_eval].sum(),\n"
                 "        best_mean=best_mean,\n"
                 "        stall=jnp.where(restart, 0, stall),\n"
-                "        obs_moments=jax.tree.map(\n"
-                "            partial(jnp.where, at_least_as_good), state.seen, state.obs_moments\n"
-                "        ),\n"
+                "        obs_moments=state.seen,\n"
                 "        seen=seen,\n"
                 "    )\n",
             ),

@@ -84,7 +84,11 @@ CALLS = {
         "policy_entropy": ("policy_entropy(jnp.array(1.0), 2)", LOG2),
     },
     "cem": EVERY | {
-        "init": ("init(thing(config=thing(init_variance=2.0), num_params=2), jax.random.key(0)).variance", [2, 2]),
+        "init": ("init(thing(config=thing(init_variance=2.0, normalize_observations=True), num_params=2, "
+                 "num_inputs=1), jax.random.key(0)).variance", [2, 2]),
+        "Moments": ("Moments.of_nothing(1).merge(Moments.of(jnp.array([[0.0], [2.0], [9.0]]), "
+                    "jnp.array([True, True, False]))).variance", [1]),
+        "normalize": ("normalize(jnp.array(3.0), thing(mean=1.0, variance=4.0))", 1),
         "elites": ("elites(jnp.array([1.0, 3.0, 2.0]), 1)", [False, True, False]),
         "refit": ("refit(jnp.array([[1.0], [3.0], [9.0]]), jnp.array([True, True, False]))[1]", [1]),
         "extra_variance_at": ("extra_variance_at(thing(extra_variance=2.0, extra_variance_fraction=1.0, "

@@ -174,7 +174,7 @@ TABLE: dict[str, dict[str, Tuned]] = {
                 "hidden_sizes": (128, 128),
                 "activation": "relu",
             },
-            "by hand, on 4 seeds of 1e6 steps: 17; without normalised observations 6, as at random, for it shows a count "
+            "by hand, on 4 seeds of 1e6 steps: 17; without normalised observations 6, as at random: it shows a count "
             "of steps up to 4,000",
         ),
         "pgx:minatar-breakout": Tuned(_PPO_MINATAR, "Breakout-MinAtar's"),

@@ -82,11 +82,9 @@ def missing(wanted: Oracle, module: ModuleType) -> str:
 
 def called_with(function: Any, parameters: tuple[str, ...]) -> bool:
     """Whether it takes these parameters, in this order; what it takes besides has to have a default."""
-    taken = list(inspect.signature(function).parameters.values())
-    others = taken[len(parameters) :]
-    return tuple(x.name for x in taken[: len(parameters)]) == parameters and all(
-        x.default is not x.empty for x in others
-    )
+    taken = inspect.signature(function).parameters
+    others = [*taken.values()][len(parameters) :]
+    return tuple(taken)[: len(parameters)] == parameters and all(x.default is not x.empty for x in others)
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 import sys
 from typing import Any
 
@@ -14,8 +13,7 @@ from rlref.errors import UsageError, in_a_line, nearest
 def own_env(env_id: str) -> tuple[Any, Any]:
     """The environment that a function gives, and its parameters. Raises UsageError where it gives none."""
     module_name, _, attribute = env_id.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    suites.look_here()
     if not module_name or not attribute:
         raise UsageError(f"{env_id!r} names no environment: one is suite:name, or package.module:function of your own")
     try:

@@ -345,7 +345,9 @@ def test_an_observation_that_its_space_does_not_have_is_refused(name, message):
         make_env(f"test_suites:{name}")
 
 
-def test_an_environment_that_its_own_module_registers_is_named_with_it():
+def test_an_environment_that_its_own_module_registers_is_named_with_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     Path("registers.py").write_text(
         "import gymnasium\nimport test_suites\n"
         "gymnasium.register('Picky-v3', entry_point=test_suites.Picky, max_episode_steps=7)\n"

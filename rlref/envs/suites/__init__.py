@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import os
+import sys
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -45,6 +47,12 @@ def module_of(suite: str) -> ModuleType:
         return importlib.import_module(f"{__name__}.{suite}")
     except Exception as error:  # its own code, or one of what it needs
         raise UsageError(f"{suite} cannot be imported: {in_a_line(error)}; pip install '{requirement}'") from error
+
+
+def look_here() -> None:
+    """Let Python find the user's own modules in the current folder."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def make(suite: str, name: str) -> Any:
@@ -99,8 +107,6 @@ def spec_of(env: Any) -> Any:
         spec = env.spec
     except Exception:  # of a wrapper that does not keep how it was made
         return None
-    return (
-        None
-        if hasattr(env, "num_envs") or any(x.kwargs is None for x in getattr(spec, "additional_wrappers", ()))
-        else spec
-    )
+    several = hasattr(env, "num_envs")
+    lost = any(x.kwargs is None for x in getattr(spec, "additional_wrappers", ()))  # such a wrapper in between
+    return None if several or lost else spec

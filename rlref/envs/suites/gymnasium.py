@@ -4,8 +4,6 @@ import contextlib
 import copy
 import functools
 import importlib
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,6 +16,7 @@ from gymnasium import spaces, wrappers
 from gymnasium.envs.registration import EnvSpec
 
 from rlref.envs.spaces import Masked, MultiDiscrete
+from rlref.envs.suites import look_here
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
 from rlref.envs.suites.drawing import opengl
 from rlref.envs.suites.host import Host
@@ -37,8 +36,7 @@ def names() -> list[str]:
 def registered(name: str) -> str:
     """The name that is left of gymnasium's own `module:name` once the module is imported. Raises UsageError."""
     module, _, name = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    look_here()
     try:
         importlib.import_module(module)
     except Exception as error:  # the user's own code: anything can come

@@ -1,9 +1,9 @@
 """Which options matter to PPO on MuJoCo? `pip install -e '.[gymnasium]' && python scripts/ablation.py [ENV ...]`.
 
-Beside rlref's own options those of scripts/trials/ppo_options.py, a copy of ppo.py with more, to see which of them earn
-a place in it. `rlref ablate` with 5 seeds of 3e5 steps: each option is switched alone, from settings as Tianshou has
-them for MuJoCo (but for 8 environments of 256 steps, where it has 64 of 32). The score is the mean return of a seed's
-last 100 training episodes.
+Beside rlref's own options those that ppo_options.py plants in a copy of ppo.py, to see which of them earn a place in
+it. `rlref ablate` with 5 seeds of 3e5 steps: each option is switched alone, from settings as Tianshou has them for
+MuJoCo (but for 8 environments of 256 steps, where it has 64 of 32). The score is the mean return of a seed's last 100
+training episodes.
 
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import page
+import ppo_options
 
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal
@@ -23,7 +24,6 @@ from rlref.contract import load_agent
 from rlref.search import ablate
 
 HERE = Path(__file__).resolve().parent
-TRIAL = HERE / "trials" / "ppo_options.py"
 RESULTS = HERE / "results"
 ENVS = ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")
 SEEDS, STEPS = 5, 300_000
@@ -71,7 +71,10 @@ def main() -> int:
     parser.add_argument("--run-dir", type=Path, default=HERE.parent / "runs" / "ablation")
     options = parser.parse_args()
     use_compilation_cache()
-    module, path = load_agent(str(TRIAL)), RESULTS / "ablation.json"
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    trial, path = options.run_dir / "ppo_options.py", RESULTS / "ablation.json"
+    trial.write_text(ppo_options.source())
+    module = load_agent(str(trial))
     for env_id in options.envs or ENVS:
         config = module.Config(env_id=env_id, **SETTINGS)
         with Terminal() as display:

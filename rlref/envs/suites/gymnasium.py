@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces, wrappers
 from gymnasium.envs.registration import EnvSpec
 
+from rlref.envs.episodes import random_action
 from rlref.envs.spaces import Masked, MultiDiscrete
 from rlref.envs.suites import look_here
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
@@ -158,17 +159,13 @@ class GymnasiumEnv(SuiteEnv):
 
     def metrics_of(self, played: Gymnasium, obs: np.ndarray) -> tuple[str, ...]:
         """The scalars in the info of the first steps under random actions, always the same ones."""
-        rng, space, found = np.random.default_rng(0), played.env.action_space, set()
+        space, found = played.env.action_space, set()
         space.seed(0)
-        nvec = getattr(self.actions, "nvec", None)
+        draw = jax.jit(functools.partial(random_action, self.actions, self.observations))
         for seed in range(1, 1 + TRIED):
-            if isinstance(space, spaces.Box):
-                action = np.asarray(space.sample())
-            else:
-                allowed = obs[-played.mask_size :] > 0 if played.mask_size else np.ones(sum(nvec or (self.actions.n,)))
-                each = np.split(allowed, np.cumsum(nvec or ())[:-1].astype(int))
-                drawn = [rng.choice(np.flatnonzero(x) if x.any() else len(x)) for x in each]
-                action = np.asarray(drawn if nvec else drawn[0])
+            # gymnasium's own draws are finite where a Box has no bounds, and know nothing of a MultiBinary's mask.
+            action = space.sample() if isinstance(space, spaces.Box) else draw(jax.random.key(seed), obs)
+            action = np.asarray(action)
             obs, _, terminated, truncated, info = played.step(action)
             found |= {name for name, x in info.items() if isinstance(x, float | np.floating)}
             obs = played.reset(seed) if terminated or truncated else obs

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.environments import environment
-from helpers import SMALL
+from helpers import SMALL, child_environment
 
 import rlref
 from rlref.envs import listing, make_env, suites
@@ -284,6 +284,30 @@ def test_it_is_said_wherever_such_an_environment_is_played():
     assert (finding.check, finding.title) == ("raises", "test_suites:breaks: KeyError: 'no such joint'")
     _, (_, _, reward, *_) = rolled(make_env("test_suites:breaks")[0], 1, 60, 1)
     assert np.isnan(reward[0, -1]).all()  # whoever does not ask
+
+
+class Broad(gymnasium.Env):
+    """What a batch of it shows is more than jax copies at once."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (5_000,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(5_000, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(5_000, np.float32), 0.0, False, False, {}
+
+
+def test_large_observations_do_not_hang_where_each_core_has_a_device():
+    folder = str(Path(__file__).parent)
+    code = (
+        f"import sys, gymnasium, rlref.ppo\nsys.path.append({str(Path(__file__).parents[1])!r})\nimport test_suites\n"
+        "gymnasium.register('Broad-v0', entry_point=test_suites.Broad)\n"
+        "config = rlref.ppo.Config('gymnasium:Broad-v0', 128, num_envs=16, num_steps=4, hidden_sizes=(2,))\n"
+        "rlref.train('ppo', config, num_seeds=4, run_dir=None, sinks=())\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, env=child_environment(), check=True, timeout=100)
 
 
 class Picky(gymnasium.Env):

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import importlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces, wrappers
 from gymnasium.envs.registration import EnvSpec
+from jax.experimental.buffer_callback import buffer_callback
 
 from rlref.envs.episodes import random_action
 from rlref.envs.spaces import Masked, MultiDiscrete
@@ -74,6 +76,7 @@ class Gymnasium:
         if self.mujoco:
             import mujoco
 
+            mujoco.set_mju_user_warning(said_once)
             self.kind = mujoco.mjtState.mjSTATE_INTEGRATION
             self.buffer = np.zeros(mujoco.mj_stateSize(self.mujoco[0], self.kind))
             self.get_state, self.set_state = mujoco.mj_getState, mujoco.mj_setState
@@ -188,8 +191,19 @@ class GymnasiumEnv(SuiteEnv):
         """What the host gives for one environment's arrays; under `vmap` all go to it in one call."""
         empty = {name: jnp.zeros(field.shape, field.dtype) for name, field in self.host.asked.fields.items()}
         row = self.host.asked.pack(**empty | arrays)
-        shape = jax.ShapeDtypeStruct((self.host.given.size,), np.uint32)
-        return self.host.given.unpack(jax.pure_callback(what, shape, row, vmap_method="broadcast_all"))
+        shape, how = jax.ShapeDtypeStruct((self.host.given.size,), np.uint32), {"vmap_method": "broadcast_all"}
+
+        def filled(_: Any, given: Any, asked: Any) -> None:
+            np.asarray(given)[...] = what(np.asarray(asked))
+
+        # On a CPU `pure_callback` copies what is asked on jax's own threads; where as many callbacks as there are
+        # threads wait for that, as of two devices on two cores, none goes on (jax issue 24255). This copies nothing.
+        given = jax.lax.platform_dependent(
+            row,
+            cpu=buffer_callback(filled, shape, **how),
+            default=lambda row: jax.pure_callback(what, shape, row, **how),
+        )
+        return self.host.given.unpack(given)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[jax.Array, State]:
         seed = jax.random.bits(key, (2,), jnp.uint32)
@@ -253,6 +267,12 @@ def layers(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
     while isinstance(env, gymnasium.Wrapper):
         env = env.env
         yield env
+
+
+@functools.cache
+def said_once(text: str) -> None:
+    """What MuJoCo warns of; it would write it, for each environment again, to a file in the user's folder as well."""
+    print(f"MuJoCo: {text}", file=sys.stderr)
 
 
 def hashed(token: jax.Array, words: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import navix
 import numpy as np
 from navix import observations
@@ -22,17 +23,18 @@ class NavixEnv(SuiteEnv):
     def __init__(self, name: str) -> None:
         self.limit = navix.make(name).max_steps
         self.env = navix.make(name, max_steps=OUT_OF_REACH)
-        space = self.env.observation_space
-        self.observations = box(space.minimum, space.maximum, space.shape, space.dtype)
+        # Bytes that are symbols, up to 10 where its own space says 8: agents would divide bytes, as of images, by 255.
+        self.observations = box(0, 255, self.env.observation_space.shape)
         self.actions = discrete(len(self.env.action_set))
 
     def first(self, key: jax.Array) -> tuple[Any, Any]:
         timestep = self.env.reset(key)
-        return timestep.observation, timestep
+        return timestep.observation.astype(jnp.float32), timestep
 
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         timestep = self.env._step(inner, action)
-        return Step(timestep.observation, timestep, timestep.reward, timestep.step_type == TERMINATION)
+        obs = timestep.observation.astype(jnp.float32)
+        return Step(obs, timestep, timestep.reward, timestep.step_type == TERMINATION)
 
     def render(self, state: State) -> np.ndarray:
         return np.asarray(observations.rgb(state.inner.state))

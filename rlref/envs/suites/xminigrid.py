@@ -20,17 +20,19 @@ class XMiniGridEnv(SuiteEnv):
     def __init__(self, name: str) -> None:
         self.env, self.own = xminigrid.make(name)
         self.limit = self.own.max_steps
-        self.observations = box(0, 255, self.env.observation_shape(self.own), jnp.uint8)
+        # Bytes that are symbols: agents would divide them, as of images, by 255.
+        self.observations = box(0, 255, self.env.observation_shape(self.own))
         self.actions = discrete(self.env.num_actions(self.own))
 
     def first(self, key: jax.Array) -> tuple[Any, Any]:
         timestep = self.env.reset(self.own, key)
-        return timestep.observation, timestep
+        return timestep.observation.astype(jnp.float32), timestep
 
     def next(self, key: jax.Array, inner: Any, action: jax.Array) -> Step:
         timestep = self.env.step(self.own, inner, action)
         terminated = timestep.discount == 0
-        return Step(timestep.observation, timestep, timestep.reward, terminated, timestep.last() & ~terminated)
+        obs = timestep.observation.astype(jnp.float32)
+        return Step(obs, timestep, timestep.reward, terminated, timestep.last() & ~terminated)
 
     def render(self, state: State) -> np.ndarray:
         return self.env.render(self.own, state.inner)

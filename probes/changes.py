@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rlref.contract import NAMES
+from rlref.contract import AGENTS
 
 STAMP = re.compile(r"^# Original: (\w+) ([0-9a-f]{12})\b", re.MULTILINE)
 EARLIER = Path(__file__).parent / "originals"
@@ -92,7 +92,7 @@ def stamp_of(text: str) -> str:
 def originals() -> dict[tuple[str, str], str]:
     """(agent, stamp) -> text, of the installed agents and of those of earlier versions."""
     agents = Path(__file__).parent.parent / "rlref"
-    texts = {name: (agents / f"{name}.py").read_text() for name in NAMES}
+    texts = {name: (agents / f"{name}.py").read_text() for name in AGENTS}
     found = {(name, stamp_of(text)): text for name, text in texts.items()}
     for path in sorted(EARLIER.glob("*.txt")):  # such as ppo_0123456789ab.txt
         name, stamp = path.stem.split("_")
@@ -103,7 +103,7 @@ def originals() -> dict[tuple[str, str], str]:
 def changes(text: str) -> Changes:
     """What a file has changed of the agent that it is a copy of; of the nearest one if it has no known stamp."""
     known = originals()
-    installed = {key: known[key] for key in list(known)[: len(NAMES)]}
+    installed = {key: known[key] for key in list(known)[: len(AGENTS)]}
     stamp = STAMP.search(text)
     key: tuple[str, str] | None = (stamp[1], stamp[2]) if stamp else None
     if key in known:

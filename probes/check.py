@@ -23,10 +23,11 @@ from probes import lacking, one_by_one, solve
 from probes.changes import Changes, changes, module_of, reached, references
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
+from probes.memory import MEMORY, Ways, ways
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS, used
 from probes.undo import Undo, smallest
-from rlref.contract import FIELDS, GRADIENT, NAMES, load_agent, traced_names
+from rlref.contract import AGENTS, FIELDS, GRADIENT, load_agent, remembers, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
 
@@ -254,15 +255,27 @@ def kind_of(module: ModuleType) -> str:
     if not hasattr(agent, "init"):
         raise UsageError(f"make gives {type(agent).__name__}; it must give an Agent({', '.join(FIELDS)})")
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    policy = jax.eval_shape(agent.policy, state, jnp.zeros(1))
+    if with_memory := remembers(agent):
+        seen: Any = (agent.memory0, jnp.zeros(1), jnp.int32(0), jnp.float32(0), jnp.bool(True))
+        policy, _ = jax.eval_shape(agent.policy, state, *seen)
+    else:
+        seen = (jnp.zeros(1),)
+        policy = jax.eval_shape(agent.policy, state, *seen)
     if getattr(policy, "shape", None) != (3,):
         raise UsageError(f"policy gives {policy} for three actions; it must be their probabilities, an array [3]")
     if agent.value is None:
         return "cem"
-    shape = getattr(jax.eval_shape(agent.value, state, jnp.zeros(1)), "shape", None)
+    value: Any = jax.eval_shape(agent.value, state, *seen)
+    shape = getattr(value[0] if with_memory else value, "shape", None)
     if shape not in ((), (3,)):
         raise UsageError(f"value gives an array of shape {shape}; V is a scalar, Q has one number per action")
     return "ppo" if shape == () else "dqn"
+
+
+def has_memory(module: ModuleType) -> bool:
+    """Whether an agent has one."""
+    params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
+    return remembers(module.make(module.Config(), Tabular(params), params))
 
 
 def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None = None) -> float:
@@ -393,26 +406,31 @@ def train_group(
     cases = [[one.case(seed, kind) for seed in seeds] for one in probes]
     n = max(len(case.params.obs) for case in itertools.chain(*cases))
     params = [[fill_up(case, one.gamma, n) for case in row] for one, row in zip(probes, cases, strict=True)]
+    longest = max(ways(case.params).states.shape[1] for case in itertools.chain(*cases))
+    given = [[(x, ways(x, longest)) for x in row] for row in params]
     # Every leaf [probes, seeds, ...].
-    stacked = jax.tree.map(lambda *x: np.stack(x), *[jax.tree.map(lambda *x: np.stack(x), *row) for row in params])
+    stacked = jax.tree.map(lambda *x: np.stack(x), *[jax.tree.map(lambda *x: np.stack(x), *row) for row in given])
     env, fields = env_of(params[0][0]), settings_in(module)
     settings = [settings_of(one, kind, module) for one in probes]
     configs = jax.tree.map(lambda *x: np.array(x, np.float32), *[module.Config(**s) for s in settings])
 
-    def one_seed(config: Any, params: Any, key: jax.Array) -> Any:
-        return module.make(config, env, params).init(key)
+    def one_seed(config: Any, given: Any, key: jax.Array) -> Any:
+        return module.make(config, env, given[0]).init(key)
 
-    def answers(agent: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        policy = jax.vmap(lambda obs: agent.policy(state, obs))(params.obs)
-        if isinstance(policy, tuple):
-            policy = jnp.clip(policy[0], -1, 1)
-        return (None if agent.value is None else jax.vmap(lambda obs: agent.value(state, obs))(params.obs)), policy
+    def answers(agent: Any, state: Any, params: Any, led: Ways) -> tuple[Any, Any]:
+        if remembers(agent):
+            value, policy = jax.vmap(functools.partial(answered, agent, state, env, params))(led)
+        else:
+            policy = jax.vmap(lambda obs: agent.policy(state, obs))(params.obs)
+            value = None if agent.value is None else jax.vmap(lambda obs: agent.value(state, obs))(params.obs)
+        return value, jnp.clip(policy[0], -1, 1) if isinstance(policy, tuple) else policy
 
-    def learn(config: Any, params: Any, state: Any) -> Any:
+    def learn(config: Any, given: Any, state: Any) -> Any:
+        params, led = given
         agent = module.make(config, env, params)
         steps = jnp.asarray(lacking.steps_of(agent, kind, fields, updates_of(probes[0], kind, fields)))
         trained, _ = jax.lax.scan(lambda s, step: (agent.update(s, step)[0], None), state, steps)
-        return answers(agent, state, params), answers(agent, trained, params)
+        return answers(agent, state, params, led), answers(agent, trained, params, led)
 
     mesh, padded = compiling.mesh_for(len(seeds))
     rows = compiling.padded_rows(len(seeds), padded)
@@ -440,6 +458,26 @@ def train_group(
         judge(one, kind, seeds, row, outcome(after, i, row[0].params), outcome(before, i, row[0].params), within)
         for i, (one, row) in enumerate(zip(probes, cases, strict=True))
     ]
+
+
+def answered(agent: Any, state: Any, env: Any, params: Any, way: Ways) -> tuple[Any, Any]:
+    """Value and policy of an agent with a memory at the end of one way, of a state's `[H]`."""
+
+    def step(memory: Any, x: Any) -> tuple[Any, Any]:
+        index, last, action, is_first = x
+        reward = params.reward[last, action] if isinstance(params, Tables) else jnp.float32(0)
+        choices, space = getattr(params, "choices", ()), env.action_space(params)
+        action = jnp.stack(jnp.unravel_index(action, choices)) if choices else action
+        action = jnp.broadcast_to(jnp.asarray(action, space.dtype), space.shape)
+        seen = memory, params.obs[index], action, reward, is_first
+        policy, memory = agent.policy(state, *seen)
+        return memory, (agent.value(state, *seen)[0] if agent.value else None, policy)
+
+    params = jax.tree.map(jnp.asarray, params)
+    before = jnp.arange(len(way.states)) == len(way.states) - way.length
+    rows = way.states, jnp.roll(way.states, 1), jnp.roll(way.actions, 1), before
+    _, answers = jax.lax.scan(step, agent.memory0, rows)
+    return jax.tree.map(lambda x: x[-1], answers)
 
 
 def given_time(
@@ -539,14 +577,14 @@ def run(
     module = load_agent(agent)
     name = agent if isinstance(agent, str) else module.__name__
     with errors_with_line(name, module.__file__, named=False, anywhere=True):
-        kind = kind_of(module)
+        kind, with_memory = kind_of(module), has_memory(module)
     seeds = range(seed, seed + num_seeds)
-    own = {n: o for n, o in ORACLES.items() if kind in o.kinds} | {n: p for n, p in LADDER.items() if kind in p.kinds}
+    own = {n: x for n, x in (ORACLES | LADDER | MEMORY).items() if kind in x.kinds}
     for wanted in only:
         if wanted not in own:
-            why = "is not for this kind of agent" if wanted in LADDER or wanted in ORACLES else "does not exist"
+            why = "is not for this kind of agent" if wanted in LADDER | ORACLES | MEMORY else "does not exist"
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
-    chosen = [x for n, x in own.items() if not only or n in only]
+    chosen = [x for n, x in own.items() if (n in only if only else with_memory or n not in MEMORY)]
     changed = changes_of(agent, module)
     called = calls_of(module, changed)
 
@@ -645,7 +683,7 @@ def as_meant(
 
 def changes_of(agent: str | ModuleType, module: ModuleType) -> Changes | None:
     """What an agent's file has changed; None if it is one of rlref's own."""
-    if isinstance(agent, ModuleType) or agent in NAMES or module.__file__ is None:
+    if isinstance(agent, ModuleType) or agent in AGENTS or module.__file__ is None:
         return None
     found = changes(Path(module.__file__).read_text("utf-8-sig"))
     return found if found.hunks else None
@@ -766,4 +804,4 @@ def runs(module: ModuleType) -> bool:
 
 def in_order(results: dict[str, RungResult | Skipped]) -> list[RungResult | Skipped]:
     """Results in the ladder's order: programs end in another."""
-    return [results[name] for name in LADDER if name in results]
+    return [results[name] for name in (*LADDER, *MEMORY) if name in results]

@@ -14,9 +14,14 @@
         steps_per_update: int                         # environment steps of one update of one seed (CEM: at most)
     def train(config, key, env=None, env_params=None) -> (state, diagnostics [num_updates])
 
-An agent may have one field more in its Agent, for policies that remember. Nothing uses it yet:
+An agent may have one field more in its Agent, `memory0`: what it remembers before an episode's first step. Where it is
+not None, `policy` and `value` take what the policy was shown and remembers, and give what it remembers then:
 
-        memory0: memory before an episode's first step; then policy and value are (state, obs, memory) -> ..., memory
+        policy: (state, memory, obs, last_action, last_reward, reset) -> as above, memory
+        value:  the same -> V, memory
+
+`last_action` is as the environment took it; `reset` is whether `obs` is an episode's first: then the memory, and the
+last action and reward, which are of another episode or 0, must not be looked at.
 
 Beside each setting of its Config an agent may say more, as field metadata: `interval`, the numbers that `make` takes
 (`[0, 1]`, `(0, inf)`), and `search`, where `rlref sweep` draws it from (lowest, highest, scale). `update` must not keep
@@ -41,11 +46,14 @@ import numpy as np
 from rlref.errors import UsageError, entries_of, in_a_line, line_of, nearest, nodes_of
 
 NAMES = ("ppo", "dqn", "cem")
-"""rlref's own agents, and what kinds of agents are called: the one of these that an agent works like.
+"""What kinds of agents are called: the one of rlref's own, without a memory, that an agent works like.
 
 ppo: it has a policy and learns V. dqn: its policy is greedy in the action values Q. cem: it has no values.
 """
+AGENTS = (*NAMES, "ppo_rnn")
+"""rlref's own agents."""
 PPO, DQN, CEM = ("ppo",), ("dqn",), ("cem",)
+RECURRENT = ("ppo_rnn",)
 GRADIENT, ALL = PPO + DQN, PPO + DQN + CEM
 CONTRACT = {
     "Config": "the settings, a frozen flax.struct dataclass",
@@ -56,8 +64,13 @@ CONTRACT = {
 FIELDS = ("init", "update", "policy", "value", "num_updates", "steps_per_update")
 
 
+def remembers(agent: Any) -> bool:
+    """Whether what `make` gave has a memory, which its `policy` and `value` take and give."""
+    return getattr(agent, "memory0", None) is not None
+
+
 def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
-    """The module of `agent`: a name out of NAMES, the path of a Python file that keeps the contract, or such a module.
+    """The module of `agent`: a name out of AGENTS, the path of a Python file that keeps the contract, or such a module.
 
     A file finds modules beside it, as a script does, but where something is installed under their name.
 
@@ -66,13 +79,13 @@ def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
     if isinstance(agent, ModuleType):
         return check_contract(agent, agent.__name__)
     agent = os.fspath(agent)
-    if agent in NAMES:
+    if agent in AGENTS:
         return importlib.import_module(f"rlref.{agent}")
     path = Path(agent)
     if path.suffix != ".py":
         raise UsageError(
-            f"no agent is named {agent!r}; there is {', '.join(NAMES)}, or give a file such as ./my_ppo.py."
-            + nearest(agent, NAMES)
+            f"no agent is named {agent!r}; there is {', '.join(AGENTS)}, or give a file such as ./my_ppo.py."
+            + nearest(agent, AGENTS)
         )
     if not path.is_file():
         raise UsageError(f"there is no file {agent}")

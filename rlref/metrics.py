@@ -5,7 +5,7 @@
 
 from typing import NamedTuple
 
-from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO
+from rlref.contract import ALL, CEM, DQN, GRADIENT, PPO, RECURRENT
 
 
 class Metric(NamedTuple):
@@ -17,6 +17,7 @@ class Metric(NamedTuple):
     unit: str
     source: str
     agents: tuple[str, ...] = ("ppo", "dqn", "cem")
+    """kinds of agents; what PPO reports ppo_rnn does as well"""
     cleanrl: str = ""
     """CleanRL's TensorBoard tag, '' where it has none"""
     sb3: str = ""
@@ -310,6 +311,44 @@ METRICS: tuple[Metric, ...] = (
         "1",
         "Sokar et al. 2023",
         GRADIENT,
+    ),
+    Metric(
+        "memory_norm",
+        "root mean square of the memory's units (of an LSTM h) after each step, after the update, on a random "
+        "minibatch of sequences, as the next four",
+        "1",
+        _OWN,
+        RECURRENT,
+    ),
+    Metric(
+        "memory_saturation",
+        "share of the memory's units beyond +-.95 (of an LSTM tanh c)",
+        "1",
+        "Karpathy et al. 2016",
+        RECURRENT,
+    ),
+    Metric(
+        "memory_kl",
+        "KL(policy, the policy whose memory is emptied before every step): 0 where the memory is not used",
+        "nats",
+        _OWN,
+        RECURRENT,
+    ),
+    Metric(
+        "memory_staleness",
+        "distance of the memory at the end of sequences as it was when acting, which the next rollout begins with, "
+        "from that of the parameters after the update, by the latter's norm",
+        "1",
+        "Kapturowski et al. 2019",
+        RECURRENT,
+    ),
+    Metric(
+        "memory_gradient",
+        "factor by which the norm of a gradient changes on its way back through the memory by one step: geometric mean "
+        "over steps that begin no episode, of a unit vector sent back through each sequence and renormalised",
+        "1",
+        "Pascanu et al. 2013",
+        RECURRENT,
     ),
     Metric(
         "nonfinite",

@@ -1,6 +1,6 @@
 """Write into each agent's file the stamp by which `rlref probe` knows what a copy of it has changed.
 
-python scripts/stamp.py            after any change of rlref/ppo.py, dqn.py or cem.py
+python scripts/stamp.py            after any change of an agent in rlref/
 python scripts/stamp.py --keep     for a release: the texts go into probes/originals/, for copies of this version
 """
 
@@ -8,17 +8,17 @@ import argparse
 from pathlib import Path
 
 from probes.changes import EARLIER, STAMP, stamp_of
-from rlref.contract import NAMES
+from rlref.contract import AGENTS
 
-AGENTS = Path(__file__).resolve().parent.parent / "rlref"
+FOLDER = Path(__file__).resolve().parent.parent / "rlref"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="keep the texts for later versions")
     options = parser.parse_args()
-    for name in NAMES:
-        path = AGENTS / f"{name}.py"
+    for name in AGENTS:
+        path = FOLDER / f"{name}.py"
         text, found = path.read_text(), None
         found = STAMP.search(text)
         if found is None or found[1] != name:

@@ -27,7 +27,7 @@ def healthy(kind):
         "value_mean": 1, "reward_min": 0, "reward_max": 1, "reward_mean": 0.5, "reward_std": 0.5,
         "dormant_fraction": 0.1,
     }  # fmt: skip
-    if kind == "ppo":
+    if kind in ("ppo", "ppo_rnn"):
         config = settings(ppo, total_timesteps=UPDATES * 512)
         entropy = 1 - 0.7 * PART
         x = both | learned | {
@@ -35,6 +35,9 @@ def healthy(kind):
             "first_ratio_error": 0, "approx_kl": 0.005, "kl": 0.005, "clip_fraction": 0.1, "advantage_mean": 0,
             "advantage_std": 1, "relative_entropy": entropy, "entropy": entropy * np.log(3),
         }  # fmt: skip
+        if kind == "ppo_rnn":
+            x |= {"memory_norm": 0.6, "memory_saturation": 0.1, "memory_kl": PART, "memory_staleness": 0.05}
+            x |= {"memory_gradient": 0.9}
     elif kind == "dqn":
         config = settings(dqn, total_timesteps=UPDATES * 1000)
         steps = 1000 * (COUNT + 1)

@@ -56,12 +56,12 @@ def agent_and_rest(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]
 
 def usage(command: str, arguments: Sequence[str]) -> int:
     """What a command takes that was given no agent; returns the exit code."""
-    from rlref.contract import NAMES
+    from rlref.contract import AGENTS
 
     wants_help = any(a in ("-h", "--help") for a in arguments)
     print(
-        f"usage: rlref {command} AGENT [options]\n\nAGENT is {', '.join(NAMES)}, or your own file such as ./my_ppo.py; "
-        f"`rlref {command} {NAMES[0]} --help` shows all options",
+        f"usage: rlref {command} AGENT [options]\n\nAGENT is {', '.join(AGENTS)}, or your own file such as "
+        f"./my_ppo.py; `rlref {command} {AGENTS[0]} --help` shows all options",
         file=sys.stdout if wants_help else sys.stderr,
     )
     return 0 if wants_help else 2
@@ -121,7 +121,7 @@ def read_options(
     import tyro
 
     from rlref.cli.other_names import suggestion
-    from rlref.contract import NAMES, load_agent, name_of
+    from rlref.contract import AGENTS, load_agent, name_of
 
     agent, written = name_of(module), as_written(module)
     config_class: Any = module.Config
@@ -162,7 +162,7 @@ def read_options(
                 f"`rlref {command} {written} --help` shows all"
             )
         options_there = [option for _, c in sections for option in option_names(c)]
-        others = {name: option_names(load_agent(name).Config) for name in NAMES if name != agent}
+        others = {name: option_names(load_agent(name).Config) for name in AGENTS if name != agent}
         raise UsageError(
             f"there is no option {unknown[0]!r}.{suggestion(unknown[0], options_there, agent, others)} "
             f"`rlref {command} {written} --help` shows all"

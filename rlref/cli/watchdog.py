@@ -86,10 +86,10 @@ def shortened(doing: str) -> str:
 
 def cause(agent: str, busy: float) -> str:
     """Why an agent hangs, most likely. `busy`: processors in use since then."""
-    from rlref.contract import NAMES
+    from rlref.contract import AGENTS
 
     module = loaded(agent)
-    if busy < 0.2 and agent not in NAMES and module is not None:
+    if busy < 0.2 and agent not in AGENTS and module is not None:
         for function, names in linear_algebra_of(module).items():
             return (
                 f"its {function} does linear algebra ({names}), which XLA batches over seeds and which then waits for "

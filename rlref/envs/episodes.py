@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Act = Callable[[jax.Array, Any], Any]  # key, observation -> action
+Act = Callable[[jax.Array, "Episode"], tuple[Any, Any]]
+"""key, the episode before a step -> action, what the policy remembers; () of one that remembers nothing"""
 
 
 def chosen(odds: jax.Array, action_space: Any, key: jax.Array | None) -> jax.Array:
@@ -30,6 +31,12 @@ def random_action(action_space: Any, obs_space: Any, key: jax.Array, obs: Any) -
     return chosen(jnp.where(obs[-size:] > 0, 1.0, 1e-30), action_space, key)  # where nothing is allowed, all alike
 
 
+def random_act(env: Any, env_params: Any) -> Act:
+    """Allowed actions, all as likely."""
+    spaces = env.action_space(env_params), env.observation_space(env_params)
+    return lambda key, episode: (random_action(*spaces, key, episode.obs), ())
+
+
 class Episode(NamedTuple):
     """An episode after some of its steps."""
 
@@ -43,28 +50,38 @@ class Episode(NamedTuple):
     """float32: undiscounted return so far"""
     obs: Any
     state: Any
+    memory: Any
+    """of the policy, before it sees `obs`"""
+    action: Any
+    """the last one, as the environment took it; 0 before the first"""
+    reward: jax.Array
+    """float32: the last one; 0 before the first"""
 
 
-def begin(env: Any, env_params: Any, key: jax.Array) -> Episode:
+def begin(env: Any, env_params: Any, key: jax.Array, memory: Any = ()) -> Episode:
     """The start of an episode."""
     key, key_reset = jax.random.split(key)
     obs, state = env.reset(key_reset, env_params)
-    return Episode(key, jnp.int32(0), jnp.bool(False), jnp.float32(0), obs, state)
+    action = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(env.action_space(env_params).sample, key)
+    )
+    return Episode(key, jnp.int32(0), jnp.bool(False), jnp.float32(0), obs, state, memory, action, jnp.float32(0))
 
 
 def step(env: Any, env_params: Any, act: Act, episode: Episode) -> tuple[Episode, Any]:
     """One step, and its `info`. After the step that ends it, `obs` and `state` are those of the environment's reset."""
     key_act, key_env = jax.random.split(jax.random.fold_in(episode.key, episode.steps))
-    action = act(key_act, episode.obs)
+    action, memory = act(key_act, episode)
+    action = jnp.asarray(action, episode.action.dtype)
     obs, state, reward, terminated, truncated, info = env.step(key_env, episode.state, action, env_params)
-    over, total = terminated | truncated, episode.total + reward
-    return Episode(episode.key, episode.steps + 1, over, total, obs, state), info
+    over, total, reward = terminated | truncated, episode.total + reward, jnp.float32(reward)
+    return Episode(episode.key, episode.steps + 1, over, total, obs, state, memory, action, reward), info
 
 
-def play(env: Any, env_params: Any, act: Act, key: jax.Array, limit: Any) -> Episode:
+def play(env: Any, env_params: Any, act: Act, key: jax.Array, limit: Any, memory: Any = ()) -> Episode:
     """A whole episode, or the first `limit` steps of it."""
     return jax.lax.while_loop(
         lambda episode: ~episode.over & (episode.steps < limit),
         lambda episode: step(env, env_params, act, episode)[0],
-        begin(env, env_params, key),
+        begin(env, env_params, key, memory),
     )

@@ -1,5 +1,7 @@
 """From an environment's id to the environment and its parameters."""
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 from rlref.envs import suites
@@ -8,25 +10,44 @@ from rlref.envs.interface import check_complete
 from rlref.envs.own import own_env
 from rlref.errors import UsageError, in_a_line, nearest
 
+OWN = {"PositionOnlyCartPole-v1": "position_only_cartpole"}
+"""rlref's own environments, beside gymnax's: id -> the function in partial.py"""
+STACKED = "stacked:4:PositionOnlyCartPole-v1"
+
+
+def partial() -> ModuleType:
+    """partial.py, which imports gymnax."""
+    imported_gymnax()
+    return importlib.import_module("rlref.envs.partial")
+
 
 def make_env(env_id: str) -> tuple[Any, Any]:
     """The environment that `env_id` names, and its parameters.
 
-    `env_id` is a gymnax id, also with `gymnax:` before it; `suite:name` of another suite, such as `brax:ant`; or
-    `package.module:function` of a function that returns an environment of gymnax >= 1.0, or a pair of it and its
-    parameters; the current folder is importable. Raises UsageError.
+    `env_id` is a gymnax id, also with `gymnax:` before it, or one of `OWN`; `suite:name` of another suite, such
+    as `brax:ant`; `package.module:function` of a function that returns an environment of gymnax >= 1.0, or a pair of it
+    and its parameters; the current folder is importable; or `stacked:K:` and one of these: its last K observations at a
+    time. Raises UsageError.
     """
     source, colon, name = env_id.partition(":")
     if source in suites.SUITES:
         env = suites.make(source, name)
         return env, env.default_params
+    if source == "stacked":
+        count, _, inner = name.partition(":")
+        if not (count.isdecimal() and int(count) and inner):
+            raise UsageError(f"{env_id!r} stacks nothing: give how many observations, and of what, as in {STACKED}")
+        env, params = make_env(inner)
+        return partial().Stacked(env, int(count)), params
     if colon and source != "gymnax":
         return own_env(env_id)
     env_id = name or env_id
+    if env_id in OWN:
+        return getattr(partial(), OWN[env_id])()
     gymnax = imported_gymnax()
     if env_id not in gymnax.registered_envs:
         raise UsageError(
-            f"there is no environment {env_id!r}.{nearest(env_id, gymnax.registered_envs)} "
+            f"there is no environment {env_id!r}.{nearest(env_id, [*gymnax.registered_envs, *OWN])} "
             "`rlref envs` lists them; your own is package.module:make_env"
         )
     try:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rlref.envs import suites
 from rlref.envs.gymnax_envs import NEEDS_DOWNLOAD, describe, imported_gymnax
-from rlref.envs.ids import make_env
+from rlref.envs.ids import OWN, make_env
 from rlref.errors import UsageError
 
 
@@ -26,7 +26,7 @@ def list_envs(suite: str = "gymnax", words: Sequence[str] = (), made: int | None
     UsageError if the suite is not installed, or nothing fits.
     """
     if suite == "gymnax":
-        ids = {name: name for name in imported_gymnax().registered_envs}
+        ids = {name: name for name in (*imported_gymnax().registered_envs, *OWN)}
     else:
         ids = {name: f"{suite}:{name}" for name in suites.module_of(suite).names()}
     found = [x for name, x in ids.items() if not words or any(word.lower() in name.lower() for word in words)]

@@ -62,7 +62,7 @@ def diagnose(
     findings, checked, unchecked = [], [], {}
     with np.errstate(all="ignore"):
         for one in CHECKS.values():
-            if m.kind and m.kind not in one.kinds:
+            if m.kind and not {m.kind, *m.more_kinds} & {*one.kinds}:
                 continue
             if (window := m.window(one.window)) > m.shape[1]:
                 unchecked[one.name] = f"{m.shape[1]} updates, of the {window} that it takes"

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from rlref.contract import RECURRENT
+
 
 class UnknownError(Exception):
     """A metric or a setting that a check needs and this run does not have."""
@@ -81,6 +83,11 @@ class Series:
     @functools.cached_property
     def kind(self) -> str:
         return kind_of(self.metrics)
+
+    @property
+    def more_kinds(self) -> tuple[str, ...]:
+        """What it is besides its kind: "ppo_rnn", where it has a memory."""
+        return RECURRENT if "memory_kl" in self else ()
 
     @functools.cached_property
     def discrete(self) -> bool:

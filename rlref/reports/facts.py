@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlref import stats
-from rlref.contract import NAMES
+from rlref.contract import AGENTS
 from rlref.errors import UsageError
 from rlref.health import findings
 from rlref.reports.captions import number
@@ -186,7 +186,7 @@ def times_html(run: Run, resumed: bool = False) -> Html:
 
 
 def agent_name(run: Run) -> str:
-    return run.agent.upper() if run.agent in NAMES else run.agent
+    return run.agent.upper() if run.agent in AGENTS else run.agent
 
 
 def environment_name(run: Run) -> str:

@@ -64,12 +64,10 @@ def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequen
     import jax
     import jax.numpy as jnp
 
-    from rlref.envs.episodes import play, random_action
-
-    spaces = env.action_space(env_params), env.observation_space(env_params)
+    from rlref.envs.episodes import play, random_act
 
     def one(key: jax.Array) -> jax.Array:
-        return play(env, env_params, functools.partial(random_action, *spaces), key, MAX_STEPS).total
+        return play(env, env_params, random_act(env, env_params), key, MAX_STEPS).total
 
     keys = jnp.concatenate([jax.random.split(jax.random.key(seed), episodes) for seed in seeds])
     returns = np.asarray(jax.jit(jax.vmap(one))(keys)).reshape(len(seeds), episodes)

@@ -79,20 +79,21 @@ def played(trained: "Trained", row: int, seed: int) -> tuple[np.ndarray, np.ndar
 
     def play(config: Any, leaves: dict[str, Any], key: Any) -> dict[str, Any]:
         agent = job.make(config)
-        state = trained.state(config, leaves)
+        state, memory = trained.state(config, leaves), playing.memory_of(agent)
 
-        def act(_: Any, obs: Any) -> Any:
-            return playing.choose(agent.policy(state, obs), space, None)
+        def act(_: Any, episode: episodes.Episode) -> Any:
+            policy, memory = playing.asked(agent, "policy", state, episode)
+            return playing.choose(policy, space, None), memory
 
         def step(episode: episodes.Episode, _: Any) -> Any:
             seen = {"alive": ~episode.over, "obs": episode.obs}
             if agent.value is not None:
-                seen["value"] = agent.value(state, episode.obs)
+                seen["value"], _ = playing.asked(agent, "value", state, episode)
             after, _ = episodes.step(job.env, job.env_params, act, episode)
             return after._replace(over=episode.over | after.over), seen
 
         def one(key: Any) -> Any:
-            return jax.lax.scan(step, episodes.begin(job.env, job.env_params, key), length=steps)[1]
+            return jax.lax.scan(step, episodes.begin(job.env, job.env_params, key, memory), length=steps)[1]
 
         return jax.vmap(one)(jax.random.split(key, MAP_EPISODES))
 

@@ -173,8 +173,7 @@ def check_storage(config: Any, env: Any, env_params: Any) -> None:
 @functools.partial(jax.jit, static_argnums=(0, 2))
 def some_observations(env: Any, env_params: Any, steps: int) -> jax.Array:
     """What random actions meet in 16 environments, and the final observations, all in one row `[...]`."""
-    spaces = env.action_space(env_params), env.observation_space(env_params)
-    act = functools.partial(episodes.random_action, *spaces)
+    act = episodes.random_act(env, env_params)
 
     def step(episode: episodes.Episode, _: Any) -> Any:  # on and on, past resets
         after, info = episodes.step(env, env_params, act, episode)

@@ -1,9 +1,13 @@
 """The leaves of an agent's state by name, and those of them that acting reads."""
 
+import functools
 from typing import Any
 
 import jax
 from jax.extend import core as jax_core
+
+from rlref.envs import episodes
+from rlref.runs import playing
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -15,8 +19,11 @@ def named_leaves(tree: Any) -> dict[str, Any]:
 def policy_leaves(agent: Any, env: Any, env_params: Any) -> list[str]:
     """The names of the state's leaves that `policy` and `value` read: what acting takes, and no more."""
     state = jax.eval_shape(agent.init, jax.random.key(0))
-    obs, _ = jax.eval_shape(env.reset, jax.random.key(0), env_params)
-    traced = jax.make_jaxpr(lambda s, o: (agent.policy(s, o), agent.value(s, o) if agent.value else None))(state, obs)
+    begun = functools.partial(episodes.begin, env, env_params, memory=playing.memory_of(agent))
+    whats = ("policy", "value") if agent.value else ("policy",)
+    traced = jax.make_jaxpr(lambda state, episode: [playing.asked(agent, what, state, episode) for what in whats])(
+        state, jax.eval_shape(begun, jax.random.key(0))
+    )
     used = {var for eqn in traced.jaxpr.eqns for var in eqn.invars if not isinstance(var, jax_core.Literal)}
     used |= {var for var in traced.jaxpr.outvars if not isinstance(var, jax_core.Literal)}
     return [name for name, var in zip(named_leaves(state), traced.jaxpr.invars, strict=False) if var in used]

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rlref.contract import remembers
 from rlref.envs import episodes
 
 EPISODE_LIMIT = 10_000  # steps of an episode, where the environment names no limit of its own
@@ -20,10 +21,25 @@ def choose(policy: Any, space: Any, key: jax.Array | None) -> jax.Array:
     return episodes.chosen(policy, space, key)
 
 
-def modes(agent: Any, state: Any, obs: jax.Array) -> tuple[str, ...]:
+def memory_of(agent: Any) -> Any:
+    """What an agent remembers before an episode's first step; () of one that remembers nothing."""
+    return agent.memory0 if remembers(agent) else ()
+
+
+def asked(agent: Any, what: str, state: Any, episode: episodes.Episode) -> tuple[Any, Any]:
+    """What an agent's `policy` or `value` gives before a step of an episode, and what it remembers then."""
+    function = getattr(agent, what)
+    if not remembers(agent):
+        return function(state, episode.obs), ()
+    return function(state, episode.memory, episode.obs, episode.action, episode.reward, episode.steps == 0)
+
+
+def modes(agent: Any, state: Any, episode: episodes.Episode) -> tuple[str, ...]:
     """How an agent can act: a policy that follows from action values is greedy itself, there is nothing to sample."""
-    of_action_values = agent.value is not None and agent.value(state, obs).ndim
-    return ("greedy",) if of_action_values else ("greedy", "sampled")
+    if agent.value is None:
+        return "greedy", "sampled"
+    value, _ = jax.eval_shape(functools.partial(asked, agent, "value"), state, episode)
+    return ("greedy",) if value.ndim else ("greedy", "sampled")
 
 
 def episode_limit(env_params: Any) -> Any:
@@ -40,15 +56,15 @@ def play(
     space = env.action_space(env_params)
 
     def one(key: jax.Array, greedy: bool) -> tuple[jax.Array, jax.Array]:
-        def act(key: jax.Array, obs: Any) -> jax.Array:
-            return choose(agent.policy(state, obs), space, None if greedy else key)
+        def act(key: jax.Array, episode: episodes.Episode) -> tuple[jax.Array, Any]:
+            policy, memory = asked(agent, "policy", state, episode)
+            return choose(policy, space, None if greedy else key), memory
 
-        episode = episodes.play(env, env_params, act, key, limit)
+        episode = episodes.play(env, env_params, act, key, limit, memory_of(agent))
         return episode.total, episode.steps.astype(jnp.float32)
 
-    obs, _ = env.reset(key, env_params)
     keys = jax.random.split(key, num_episodes)  # the same for each way: they meet the same starts
-    ways = modes(agent, state, obs)
+    ways = modes(agent, state, jax.eval_shape(lambda: episodes.begin(env, env_params, key, memory_of(agent))))
     return {how: jax.vmap(functools.partial(one, greedy=how == "greedy"))(keys) for how in ways}
 
 

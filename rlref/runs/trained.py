@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlref.contract import NAMES, load_agent
+from rlref.contract import AGENTS, load_agent, remembers
 from rlref.envs import episodes as episode_loop
 from rlref.envs.interface import check_host
 from rlref.envs.params import plain_values
@@ -66,14 +66,34 @@ class Trained:
         """A state with these leaves; the others, which acting does not read, are a fresh one's."""
         return with_leaves(self.job.make(config).init(jax.random.key(0)), leaves)
 
-    def _choose(self, config: Any, leaves: dict[str, Any], obs: jax.Array, key: jax.Array | None) -> jax.Array:
-        policy = self.job.make(config).policy(self.state(config, leaves), obs)
-        return playing.choose(policy, self.job.env.action_space(self.job.env_params), key)
+    def _choose(self, config: Any, leaves: dict[str, Any], key: jax.Array | None, *seen: Any) -> tuple[jax.Array, Any]:
+        """The action, and of an agent with a memory what it remembers then."""
+        agent, state = self.job.make(config), self.state(config, leaves)
+        policy = agent.policy(state, *seen)
+        policy, memory = policy if remembers(agent) else (policy, ())
+        return playing.choose(policy, self.job.env.action_space(self.job.env_params), key), memory
 
-    def policy(self, row: int) -> Callable[..., jax.Array]:
-        """(observation, key=None) -> action."""
-        config, leaves = self.job.config_of(row), self.of_row(row)
-        return lambda obs, key=None: self._act(config, leaves, jnp.asarray(obs), key)
+    def policy(self, row: int) -> Callable[..., Any]:
+        """(observation, key=None) -> action.
+
+        Of an agent with a memory: (observation, memory=None, last_action=None, last_reward=0, key=None) -> action,
+        memory; without a memory it is an episode's first step.
+        """
+        job, config, leaves = self.job, self.job.config_of(row), self.of_row(row)
+
+        def act(obs: Any, key: jax.Array | None = None) -> jax.Array:
+            return self._act(config, leaves, key, jnp.asarray(obs))[0]
+
+        def remembering(
+            obs: Any, memory: Any = None, last_action: Any = None, last_reward: Any = 0, key: jax.Array | None = None
+        ) -> tuple[jax.Array, Any]:
+            first, space = memory is None, job.env.action_space(job.env_params)
+            memory = playing.memory_of(job.agent) if first else memory
+            action = jnp.zeros(space.shape, space.dtype) if last_action is None else last_action
+            seen = memory, jnp.asarray(obs), jnp.asarray(action, space.dtype), jnp.float32(last_reward), jnp.bool(first)
+            return self._act(config, leaves, key, *seen)
+
+        return remembering if remembers(job.agent) else act
 
     def play(self, row: int, episodes: int, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Returns and lengths `[episodes]` of whole episodes on the key of `seed`: greedy, and sampled where it can."""
@@ -150,9 +170,16 @@ class Trained:
 
         Each is given before the step is made: an environment on the host is still there to be drawn.
         """
-        env, env_params, policy = self.job.env, self.job.env_params, self.policy(row)
-        step = jax.jit(lambda episode: episode_loop.step(env, env_params, lambda _, obs: policy(obs), episode)[0])
-        episode = episode_loop.begin(env, env_params, jax.random.split(jax.random.key(seed))[0])
+        env, env_params, config, leaves = self.job.env, self.job.env_params, self.job.config_of(row), self.of_row(row)
+        agent, space = self.job.make(config), env.action_space(env_params)
+
+        def act(_: jax.Array, episode: episode_loop.Episode) -> tuple[jax.Array, Any]:
+            policy, memory = playing.asked(agent, "policy", self.state(config, leaves), episode)
+            return playing.choose(policy, space, None), memory
+
+        step = jax.jit(lambda episode: episode_loop.step(env, env_params, act, episode)[0])
+        key = jax.random.split(jax.random.key(seed))[0]
+        episode = episode_loop.begin(env, env_params, key, playing.memory_of(agent))
         limit = playing.episode_limit(env_params)
         while not episode.over and episode.steps < limit:
             yield episode
@@ -215,7 +242,7 @@ def of_file(path: Path, agent: Any = None, env: Any = None, env_params: Any = No
         config, about = json.loads(str(arrays.pop("config"))), json.loads(str(arrays.pop("about")))
     except Exception as error:  # whatever file it may be
         raise UsageError(f"{path} is not what `rlref export` writes ({in_a_line(error)})") from error
-    if agent is None and about["agent"] not in NAMES:
+    if agent is None and about["agent"] not in AGENTS:
         raise UsageError(f"{path} is of the agent {about['agent']}: give its file, as --agent ./{about['agent']}.py")
     module = load_agent(about["agent"] if agent is None else agent)
     if agent is None and not is_same_agent(module, about):

@@ -84,6 +84,9 @@ LATE = {
     "search_widens": ("cem", 60, {"std_mean": 10}, {"std_mean": 1.5}),
     "worse_than_start": ("dqn", 60, {"return_mean": 5}, {"return_mean": 20}),
     "fell_back": ("ppo", 60, {"return_mean": 22}, {"return_mean": 70}),
+    "memory_unused": ("ppo_rnn", 60, {"memory_kl": 1e-4}, {"memory_kl": 2e-3}),
+    "memory_saturated": ("ppo_rnn", 60, {"memory_saturation": 0.95}, {"memory_saturation": 0.85}),
+    "memory_explodes": ("ppo_rnn", 60, {"memory_gradient": 1.3}, {"memory_gradient": 1.05}),
 }  # fmt: skip
 
 
@@ -220,7 +223,7 @@ def test_readme_has_the_table_of_checks():
     assert checks.markdown() in Path(health.__file__).with_name("checks.md").read_text()
 
 
-@pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
+@pytest.mark.parametrize("kind", ["ppo", "ppo_rnn", "dqn", "cem"])
 def test_a_healthy_run_has_no_findings(kind):
     metrics, config = healthy(kind)
     verdict = diagnose(metrics, config)

@@ -13,6 +13,7 @@ from rlref.health.checks import updates as updates  # isort: skip
 from rlref.health.checks import critic as critic  # isort: skip
 from rlref.health.checks import policy as policy  # isort: skip
 from rlref.health.checks import search as search  # isort: skip
+from rlref.health.checks import memory as memory  # isort: skip
 from rlref.health.checks import outcome as outcome  # isort: skip
 
 

@@ -1,0 +1,201 @@
+"""Rungs for agents with a memory: states that show the same, and that what was shown before tells apart.
+
+Each is a Markov decision process as tables, as those of ladder.py, whose states cannot be told apart by what they show.
+An agent is asked along a way that leads to a state (`ways`), from the memory before an episode's first step. Where
+agents get memory wrong: public issues of Mava, JaxMARL and PureJaxRL tell of resets one step off, of memory that
+outlives an episode, of sequences whose rows are shuffled, of final observations valued with the memory after a reset.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from probes.environments import Tables, Targets, tables
+from probes.ladder import Answer, Case, Probe, best
+from rlref.contract import PPO
+
+MEMORY: dict[str, Probe] = {}
+FORGETS = "it acts and values as without a memory"
+
+
+class Ways(NamedTuple):
+    """For each state `i`, a way there from an episode's start: of `H` steps, the last `length[i]` of each row."""
+
+    states: np.ndarray
+    """`[n, H]` int32"""
+    actions: np.ndarray
+    """`[n, H]` int32, what is done in these; the last, in state i itself, counts for nothing"""
+    length: np.ndarray
+    """`[n]` int32, at least 1; of a state that none leads to, 1"""
+
+
+def ways(params: Tables | Targets, longest: int = 1) -> Ways:
+    """The shortest way to each state, found breadth first; of several, the one with the lowest actions.
+
+    Rows are filled up at their front, to at least `longest` steps. Episodes of `Targets` have one step.
+    """
+    if isinstance(params, Targets):
+        alone = np.arange(len(params.obs), dtype=np.int32)[:, None]
+        return Ways(np.tile(alone, longest), np.zeros((len(alone), longest), np.int32), np.ones(len(alone), np.int32))
+    n, num_actions = params.reward.shape
+    before: dict[int, tuple[int, int]] = {}
+    ends = params.terminated | params.truncated
+    found = [i for i in range(n) if params.start[i] > 0 or (ends & (params.after == i)).any()]
+    known = {*found}
+    for at in found:  # grows
+        for action in range(num_actions):
+            to = int(params.next[at, action])
+            if to not in known and not ends[at, action]:
+                before[to] = at, action
+                known.add(to)
+                found.append(to)
+    rows = []
+    for i in range(n):
+        row = [(i, 0)]
+        while row[0][0] in before:
+            row.insert(0, before[row[0][0]])
+        rows.append(row)
+    longest = max(longest, *map(len, rows))
+    filled = np.array([[(0, 0)] * (longest - len(row)) + row for row in rows], np.int32)
+    return Ways(filled[..., 0], filled[..., 1], np.array([len(row) for row in rows], np.int32))
+
+
+def remembering(
+    isolates: str,
+    *,
+    gamma: float = 0.9,
+    tolerance: float = 0.15,
+    policy_tolerance: float = 0.15,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[[Callable[[np.random.Generator], Case]], Callable[[np.random.Generator], Case]]:
+    """Add the decorated function to the rungs of agents that have a policy, V and a memory."""
+
+    def add(make: Callable[[np.random.Generator], Case]) -> Callable[[np.random.Generator], Case]:
+        name, own = make.__name__, {"ppo": {"memory_size": 16, **settings}}
+        MEMORY[name] = Probe(name, make, PPO, isolates, gamma, tolerance, policy_tolerance, False, own)
+        return make
+
+    return add
+
+
+def recall(rng: np.random.Generator, steps: int, gamma: float = 0.9) -> Case:
+    """A cue of +1 or -1, `steps` steps that show nothing, and a choice: the cue's action pays 1, the other -1.
+
+    V is 1 at the choice, and gamma^k of it k steps before; without a memory all cues are worth 0, and so is the choice.
+    """
+    match = rng.permutation(2)
+    n = steps + 2  # of one cue
+    obs = np.zeros((2 * n, 3))
+    obs[[0, n], 0] = 1, -1
+    obs[[n - 1, 2 * n - 1], 1] = 1
+    reward, terminated = np.zeros((2 * n, 2)), np.zeros((2 * n, 2), bool)
+    policy = np.full((2 * n, 2), np.nan)
+    for cue in (0, 1):
+        last = cue * n + n - 1
+        reward[last], terminated[last] = np.where(np.arange(2) == match[cue], 1, -1), True
+        policy[last] = best(match[cue])
+    params = tables(
+        obs=obs, reward=reward, next=np.minimum(np.arange(2 * n) + 1, [n - 1] * n + [2 * n - 1] * n),
+        terminated=terminated, start=np.isin(np.arange(2 * n), (0, n)) / 2,
+    )  # fmt: skip
+    value = np.tile(gamma ** np.arange(n - 1.0, -1, -1), 2)
+    half = np.where(np.isfinite(policy), 0.5, np.nan)
+    worst = {"it learns the worst action: a sign is wrong": Answer(-value, 1 - policy)}
+    return Case(params, Answer(value, policy), {FORGETS: Answer(np.zeros(2 * n), half)} | worst)
+
+
+@remembering("memory: from one step to the next")
+def recall_1(rng: np.random.Generator) -> Case:
+    """A cue, a step that shows nothing, a choice: the cue's action pays 1, the other -1. V = .81, .9, 1."""
+    return recall(rng, 1)
+
+
+@remembering("memory: over several steps, and gradients through them")
+def recall_4(rng: np.random.Generator) -> Case:
+    """recall_1 with four steps between. V = .59 ... 1."""
+    return recall(rng, 4)
+
+
+@remembering(
+    "memory: gradients back through the whole of a sequence",
+    gamma=0.98,
+    settings={"num_steps": 37, "updates": 200},
+)
+def recall_16(rng: np.random.Generator) -> Case:
+    """recall_1 with sixteen steps between, in rollouts of 37: gradients must go back 17 steps. V = .709 ... 1."""
+    return recall(rng, 16, 0.98)
+
+
+@remembering("memory: what the agent has done itself, and what it does with it")
+def t_maze(rng: np.random.Generator) -> Case:
+    """A cue at the start of a corridor of three places; going on leads to a fork, where the cue's turn pays 1.
+
+    The other turn ends it with 0, and so does turning before the fork. V = .729 ... 1; without a memory .5 at the fork.
+    """
+    match, on = rng.permutation(2), rng.integers(2)
+    obs = np.zeros((8, 3))
+    obs[[0, 4], 0], obs[[3, 7], 1] = (1, -1), 1
+    reward, terminated = np.zeros((8, 2)), np.ones((8, 2), bool)
+    following, policy = np.tile(np.arange(8)[:, None], 2), np.zeros((8, 2))
+    for at in (0, 1, 2, 4, 5, 6):
+        terminated[at, on], following[at, on], policy[at] = False, at + 1, np.eye(2)[on]
+    for cue in (0, 1):
+        reward[4 * cue + 3, match[cue]], policy[4 * cue + 3] = 1, np.eye(2)[match[cue]]
+    start = np.isin(np.arange(8), (0, 4)) / 2
+    params = tables(obs=obs, reward=reward, next=following, terminated=terminated, start=start)
+    value = np.tile(0.9 ** np.arange(3.0, -1, -1), 2)
+    half = policy.copy()
+    half[[3, 7]] = 0.5
+    return Case(params, Answer(value, policy), {FORGETS: Answer(value / 2, half)})
+
+
+@remembering("memory: what is to be kept, and what is not")
+def distractor(rng: np.random.Generator) -> Case:
+    """Two cues, each +1 or -1 by itself, then a choice: the first one's action pays 1, the other -1.
+
+    Who keeps the last cue is right half of the time: V = 0 at the choice, as without a memory, with a policy that is
+    sure of itself. Right: V = .81, .9, 1.
+    """
+    match = rng.permutation(2)
+    # Starts 0 to 3, one for each pair of cues; 4 to 7 show the second, 8 to 11 the choice.
+    cues = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    obs = np.zeros((12, 3))
+    obs[:4, 0], obs[4:8, 0], obs[8:, 1] = cues[:, 0], cues[:, 1], 1
+    obs[4:8, 2] = 1  # the second cue is known for one
+    action, other = (match[(cues[:, i] < 0).astype(int)] for i in (0, 1))
+    reward, policy, half = np.zeros((12, 2)), np.full((12, 2), np.nan), np.full((12, 2), np.nan)
+    reward[8:], policy[8:] = 2 * np.eye(2)[action] - 1, np.eye(2)[action]
+    half[8:] = 0.5
+    last = np.full((12, 2), np.nan)
+    last[8:] = np.eye(2)[other]
+    params = tables(
+        obs=obs, reward=reward, next=np.minimum(np.arange(12) + 4, 8 + np.arange(12) % 4),
+        terminated=np.arange(12) >= 8, start=(np.arange(12) < 4) / 4,
+    )  # fmt: skip
+    value = np.repeat([0.81, 0.9, 1.0], 4)
+    wrong = {FORGETS: Answer(np.zeros(12), half), "it keeps the last cue, not the first": Answer(np.zeros(12), last)}
+    return Case(params, Answer(value, policy), wrong)
+
+
+@remembering("memory: the value of a final observation, with the memory before any reset", tolerance=0.25)
+def remembered_limit(rng: np.random.Generator) -> Case:
+    """A cue c of +1 or -1, then two steps that pay c and show nothing, and a time limit: V = c / (1 - gamma) = 10 c.
+
+    A limit does not end the value, which beyond it depends on the cue. With the memory after the reset, or none, the
+    final observation is worth 0 on average: V = 2.71 c at the cue. Taken for a termination, the same.
+    """
+    sign = rng.choice([1.0, -1.0])
+    obs = np.zeros((8, 2))
+    obs[[0, 4], 0] = 1, -1
+    reward = sign * np.repeat([1.0, -1.0], 4)
+    params = tables(
+        obs=obs, reward=reward, next=[1, 2, 3, 3, 5, 6, 7, 7], truncated=np.arange(8) % 4 == 2,
+        start=np.isin(np.arange(8), (0, 4)) / 2,
+    )  # fmt: skip
+    # The last state of each is met as a final observation alone.
+    value = 10 * reward
+    reset = np.tile([2.71, 1.9, 1.0, np.nan], 2) * reward
+    wrong = {"a final observation is valued with the memory after the reset, or a limit ends the value": Answer(reset)}
+    return Case(params, Answer(value), wrong | {FORGETS: Answer(np.zeros(8))})

@@ -12,7 +12,7 @@ minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` n
 Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn 8bc4fbd550a1; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn 8ad54090affd; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -447,7 +447,7 @@ class Categorical:
         return jnp.sum(jnp.exp(self.log_probs) * (self.log_probs - other.log_probs), axis=-1)
 
     def highest_entropy(self) -> Array:  # of a policy that takes all allowed actions alike
-        return sum(jnp.log((x > FORBIDDEN / 2).sum(axis=-1)) for x in self.each(self.log_probs))
+        return jnp.stack([jnp.log((x > FORBIDDEN / 2).sum(axis=-1)) for x in self.each(self.log_probs)]).sum(axis=0)
 
 
 @flax.struct.dataclass
@@ -612,12 +612,14 @@ def empty(config: Config) -> Array:
 def remember(task: Task, params: Any, memory: Array, new: Array, reset: Array) -> Array:
     """The memory `[B, H]` after a step that showed `new`: where an episode begins, without the one before."""
     memory = jnp.where(reset[:, None], empty(task.config), memory)
-    return task.network.apply(params, memory, new, method="remember")
+    after: Any = task.network.apply(params, memory, new, method="remember")
+    return after
 
 
 def decide(task: Task, params: Any, memory: Array, obs: Array) -> tuple[Categorical | DiagonalGaussian, Array]:
     """Policy and value at memories `[B, H]`; `obs` says which actions are allowed."""
-    policy, value = task.network.apply(params, memory, task.config.init_log_std, method="decide")
+    made: Any = task.network.apply(params, memory, task.config.init_log_std, method="decide")
+    policy, value = made
     return restrict(task, policy, obs), value
 
 

@@ -12,7 +12,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 import rlref
-from rlref import cem, dqn, ppo
+from rlref import cem, dqn, ppo, ppo_rnn
 
 # Trainings of 20 updates.
 SMALL = {
@@ -26,6 +26,16 @@ SMALL = {
         anneal_lr=False,
         normalize_observations=True,
         scale_rewards=True,
+    ),
+    "ppo_rnn": ppo_rnn.Config(
+        total_timesteps=20 * 12,
+        num_envs=3,
+        num_steps=4,
+        num_minibatches=1,
+        update_epochs=1,
+        hidden_sizes=(8,),
+        memory_size=4,
+        anneal_lr=False,
     ),
     "dqn": dqn.Config(
         total_timesteps=20 * 16,

@@ -118,7 +118,9 @@ def run(whole, tmp_path):
     return tmp_path / "run"
 
 
-@pytest.mark.parametrize("agent", ["ppo", *(pytest.param(x, marks=pytest.mark.slow) for x in ("dqn", "cem"))])
+@pytest.mark.parametrize(
+    "agent", ["ppo", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo_rnn", "dqn", "cem"))]
+)
 def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "compile_to_fit", programs.compile_to_fit)  # of what each folder says
     train(agent, tmp_path / "whole")

@@ -191,7 +191,7 @@ class GymnasiumEnv(SuiteEnv):
         """What the host gives for one environment's arrays; under `vmap` all go to it in one call."""
         empty = {name: jnp.zeros(field.shape, field.dtype) for name, field in self.host.asked.fields.items()}
         row = self.host.asked.pack(**empty | arrays)
-        shape, how = jax.ShapeDtypeStruct((self.host.given.size,), np.uint32), {"vmap_method": "broadcast_all"}
+        shape, how = jax.ShapeDtypeStruct((self.host.given.size,), np.uint32), "broadcast_all"
 
         def filled(_: Any, given: Any, asked: Any) -> None:
             np.asarray(given)[...] = what(np.asarray(asked))
@@ -200,8 +200,8 @@ class GymnasiumEnv(SuiteEnv):
         # threads wait for that, as of two devices on two cores, none goes on (jax issue 24255). This copies nothing.
         given = jax.lax.platform_dependent(
             row,
-            cpu=buffer_callback(filled, shape, **how),
-            default=lambda row: jax.pure_callback(what, shape, row, **how),
+            cpu=buffer_callback(filled, shape, vmap_method=how),
+            default=lambda row: jax.pure_callback(what, shape, row, vmap_method=how),
         )
         return self.host.given.unpack(given)
 

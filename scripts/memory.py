@@ -1,0 +1,121 @@
+"""What a memory is worth: ppo_rnn beside PPO, and beside PPO on the last four observations at a time.
+
+    python scripts/memory.py [NAME ...]        those tasks whose name contains one; without, all
+
+Each row is a training of its own, at the agents' defaults but for what `TASKS` says, with the same steps for all three;
+a row that is in the results already is made again only with --again. Writes scripts/results/memory.json, and the table
+in memory.md, in about half an hour on two cores. The score is as in scripts/scores.py: each seed's mean return over its
+last 100 training episodes.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import page
+
+import rlref
+from rlref import ppo, ppo_rnn, stats
+from rlref.envs import make_env
+from rlref.envs.partial import Stacked
+from rlref.envs.suites import is_installed
+
+RESULTS = Path(__file__).resolve().parent / "results"
+AGENTS = {"ppo_rnn": "PPO with a GRU", "ppo": "PPO", "stacked": "PPO, four observations at a time"}
+STACKED = 4
+# PPO's settings are those of ppo_rnn where both have them, so that the memory alone differs.
+SHARED = ("learning_rate", "clip_vloss", "normalize_observations", "scale_rewards", "num_envs", "num_steps")
+
+
+class Task(NamedTuple):
+    """What is trained, and how."""
+
+    env_id: str
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """ppo_rnn's, other than its defaults"""
+    params: Mapping[str, Any] = MappingProxyType({})
+    """the environment's"""
+    seeds: int = 8
+
+
+LARGER = {
+    "total_timesteps": 5_000_000,
+    "num_envs": 32,
+    "num_minibatches": 8,
+    "memory_size": 64,
+    "hidden_sizes": (64,),
+    "learning_rate": 5e-4,
+}
+TASKS = {
+    "CartPole-v1 without velocities": Task("PositionOnlyCartPole-v1", seeds=32),
+    **{
+        f"MemoryChain-bsuite, length {n}": Task("MemoryChain-bsuite", {}, {"memory_length": n}) for n in (5, 10, 20, 40)
+    },
+    "FourRooms-misc": Task("FourRooms-misc", {"total_timesteps": 1_000_000}),
+    "MetaMaze-misc": Task("MetaMaze-misc", {"total_timesteps": 1_000_000}),
+    "xminigrid:MiniGrid-MemoryS8": Task("xminigrid:MiniGrid-MemoryS8", LARGER),
+}
+
+
+def trained(task: Task, agent: str) -> dict[str, Any]:
+    """A row's scores, and what it took."""
+    env, params = make_env(task.env_id)
+    params = params.replace(**task.params) if task.params else params
+    config: Any = ppo_rnn.Config(env_id=task.env_id, **task.settings)
+    if agent != "ppo_rnn":
+        shared = {name: getattr(config, name) for name in ("total_timesteps", *SHARED)}
+        config = ppo.Config(env_id=task.env_id, **shared)
+    env = Stacked(env, STACKED) if agent == "stacked" else env
+    name = "ppo" if agent == "stacked" else agent
+    run = rlref.train(name, config, env=env, env_params=params, num_seeds=task.seeds, run_dir=None, sinks=())
+    found = {"scores": run.scores.tolist(), "steps_per_second": run.summary["steps_per_second"]}
+    return found | {"steps": int(run.metrics["env_steps"].max()), "settings": {**task.settings}}
+
+
+def cell(row: dict[str, Any] | None) -> str:
+    """The interquartile mean, its interval, and the worst seed."""
+    if row is None:
+        return ""
+    low, high = stats.iqm_interval(row["scores"])
+    return f"{stats.iqm(row['scores']):.2f} [{low:.2f}, {high:.2f}], worst {min(row['scores']):.2f}"
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """A line per task."""
+    lines = [f"| task | {' | '.join(AGENTS.values())} | seeds x steps |", f"|---|{'---|' * (len(AGENTS) + 1)}"]
+    for name, task in TASKS.items():
+        found = {agent: rows.get(f"{agent}/{name}") for agent in AGENTS}
+        if any(found.values()):
+            steps = next(row["steps"] for row in found.values() if row)
+            lines.append(f"| {name} | {' | '.join(map(cell, found.values()))} | {task.seeds} x {steps:,} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--again", action="store_true", help="make rows again that are there")
+    options = parser.parse_args()
+    path = RESULTS / "memory.json"
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    for name, task in TASKS.items():
+        suite = task.env_id.partition(":")[0]
+        wanted = not options.names or any(x in name for x in options.names)
+        if not wanted or (":" in task.env_id and not is_installed(suite)):
+            continue
+        for agent in AGENTS:
+            if f"{agent}/{name}" in rows and not options.again:
+                continue
+            rows[f"{agent}/{name}"] = trained(task, agent)
+            print(f"{agent}/{name}: {cell(rows[f'{agent}/{name}'])}", flush=True)
+            path.write_text(json.dumps(rows, indent=1) + "\n")
+            page.put(RESULTS / "memory.md", "scripts/memory.py", table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """What a memory is worth: ppo_rnn beside PPO, and beside PPO on the last four observations at a time.
 
     python scripts/memory.py [NAME ...]        those tasks whose name contains one; without, all
+    python scripts/memory.py --speed           instead, updates against PPO's, in turns, on an idle machine: two minutes
 
 Each row is a training of its own, at the agents' defaults but for what `TASKS` says, with the same steps for all three;
 a row that is in the results already is made again only with --again. Writes scripts/results/memory.json, and the table
@@ -11,11 +12,14 @@ last 100 training episodes.
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 import page
 
 import rlref
@@ -27,6 +31,15 @@ from rlref.envs.suites import is_installed
 RESULTS = Path(__file__).resolve().parent / "results"
 AGENTS = {"ppo_rnn": "PPO with a GRU", "ppo": "PPO", "stacked": "PPO, four observations at a time"}
 STACKED = 4
+TURNS = 9
+SPEEDS: dict[str, dict[str, Any] | None] = {  # None: PPO, with its own two networks of 64 and 64 units
+    "PPO": None,
+    "ppo_rnn: 32 units, sequences of 32 steps": {},
+    "LSTM instead of GRU": {"cell": "lstm"},
+    "64 units": {"memory_size": 64, "hidden_sizes": (64,)},
+    "32 units, whole rollouts as sequences": {"sequence_length": None},
+    "64 units, whole rollouts": {"memory_size": 64, "hidden_sizes": (64,), "sequence_length": None},
+}
 # PPO's settings are those of ppo_rnn where both have them, so that the memory alone differs.
 SHARED = ("learning_rate", "clip_vloss", "normalize_observations", "scale_rewards", "num_envs", "num_steps")
 
@@ -84,6 +97,38 @@ def cell(row: dict[str, Any] | None) -> str:
     return f"{stats.iqm(row['scores']):.2f} [{low:.2f}, {high:.2f}], worst {min(row['scores']):.2f}"
 
 
+def speeds() -> dict[str, list[float]]:
+    """Seconds of ten updates of 4 seeds on one device, turn by turn, of PPO and of ppo_rnn, compiling apart."""
+    env, params = make_env("PositionOnlyCartPole-v1")
+    keys, programs, took = jax.vmap(jax.random.key)(np.arange(4)), {}, {name: list[float]() for name in SPEEDS}
+    for name, settings in SPEEDS.items():
+        module: Any = ppo_rnn if settings is not None else ppo
+        shared = {x: getattr(ppo_rnn.Config(), x) for x in ("total_timesteps", *SHARED)}
+        agent = module.make(module.Config(**{**shared, **(settings or {})}), env, params)
+        state = jax.jit(jax.vmap(agent.init))(keys)
+
+        def ten(state: Any, update: Any = agent.update) -> Any:
+            return jax.lax.fori_loop(0, 10, lambda i, state: jax.vmap(update, (0, None))(state, i)[0], state)
+
+        programs[name] = jax.jit(ten).lower(state).compile(), state
+    for turn in range(TURNS + 1):
+        for name, (program, state) in programs.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(program(state))
+            if turn:
+                took[name].append(time.perf_counter() - begin)
+    return took
+
+
+def speed_table(took: dict[str, list[float]]) -> str:
+    """Each one's speed as a share of PPO's: the median over turns, and the range."""
+    lines = ["| updates of 8 environments x 128 steps | share of PPO's speed, median [range] |", "|---|---|"]
+    for name in [*SPEEDS][1:]:
+        share = np.array(took["PPO"]) / took[name]
+        lines.append(f"| {name} | {np.median(share):.2f} [{share.min():.2f}, {share.max():.2f}] |")
+    return "\n".join(lines)
+
+
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """A line per task."""
     lines = [f"| task | {' | '.join(AGENTS.values())} | seeds x steps |", f"|---|{'---|' * (len(AGENTS) + 1)}"]
@@ -98,10 +143,17 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--speed", action="store_true", help="speed against PPO's instead")
     parser.add_argument("--again", action="store_true", help="make rows again that are there")
     options = parser.parse_args()
     path = RESULTS / "memory.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
+    if options.speed:
+        rows["speed"] = speeds()
+        path.write_text(json.dumps(rows, indent=1) + "\n")
+        page.put(RESULTS / "memory.md", "speed", speed_table(rows["speed"]))
+        print(speed_table(rows["speed"]))
+        return 0
     for name, task in TASKS.items():
         suite = task.env_id.partition(":")[0]
         wanted = not options.names or any(x in name for x in options.names)

@@ -245,7 +245,12 @@ LEARNING = {"total_timesteps": 30_000, "num_steps": 32, "num_envs": 8, "learning
 ALONE = {"last_inputs": False, "sequence_length": None}
 
 
-@pytest.mark.parametrize("settings", [{}, {"cell": "lstm"}, {"sequence_length": 8}, {"last_inputs": True}], ids=str)
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"sequence_length": 8}, slow({"cell": "lstm"}), slow({"last_inputs": True})], ids=str
+)
 def test_a_cue_is_remembered(settings):
     config = ppo_rnn.Config(hidden_sizes=(16,), memory_size=16, **LEARNING, **ALONE | settings)
     keys = jax.vmap(jax.random.key)(jnp.arange(4))

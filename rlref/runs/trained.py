@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,6 +147,8 @@ class Trained:
         import matplotlib as mpl
 
         mpl.use("Agg")
+        for what in ("AUDIO", "VIDEO"):  # pygame looks for a sound card and a screen, and complains of each frame
+            os.environ.setdefault(f"SDL_{what}DRIVER", "dummy")
         from gymnax.visualize import Visualizer
 
         if name in DRAWN_BY_PYGAME and importlib.util.find_spec("pygame") is None:

@@ -212,7 +212,7 @@ def test_a_killed_training_on_mujoco_ends_with_the_same_bits(survival):
 def test_ctrl_c_stops_a_training_on_the_host_and_its_episodes_begin_anew(survival, tmp_path):
     run = tmp_path / "run"
     arguments = ["train", "ppo", *ON_HOST.split(), "--env-id", "gymnasium:CartPole-v1", "--run-dir", str(run)]
-    with survival.rlref_process([*arguments, "--total-timesteps", "20000"], tmp_path / "cache") as process:
+    with survival.rlref_process([*arguments, "--total-timesteps", "100000"], tmp_path / "cache") as process:
         survival.wait_for_metrics(run, process)
         process.send_signal(signal.SIGINT)
         assert process.wait(survival.LIMIT) == 130

@@ -95,7 +95,7 @@ def originals() -> dict[tuple[str, str], str]:
     texts = {name: (agents / f"{name}.py").read_text() for name in AGENTS}
     found = {(name, stamp_of(text)): text for name, text in texts.items()}
     for path in sorted(EARLIER.glob("*.txt")):  # such as ppo_0123456789ab.txt
-        name, stamp = path.stem.split("_")
+        name, _, stamp = path.stem.rpartition("_")
         found.setdefault((name, stamp), path.read_text())
     return found
 

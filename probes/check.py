@@ -252,8 +252,7 @@ class Report:
 
 def kind_of(module: ModuleType) -> str:
     """ "ppo", "dqn" or "cem", by the agent's `value`: a scalar, `[A]`, or None; see `rlref.contract.NAMES`."""
-    params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
-    agent = module.make(module.Config(), Tabular(params), params)
+    agent = of_three_actions(module)
     if not hasattr(agent, "init"):
         raise UsageError(f"make gives {type(agent).__name__}; it must give an Agent({', '.join(FIELDS)})")
     state = jax.eval_shape(agent.init, jax.random.key(0))
@@ -276,8 +275,13 @@ def kind_of(module: ModuleType) -> str:
 
 def has_memory(module: ModuleType) -> bool:
     """Whether an agent has one."""
+    return remembers(of_three_actions(module))
+
+
+def of_three_actions(module: ModuleType) -> Any:
+    """The agent, at its own settings, for one state that shows one number, and three actions."""
     params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
-    return remembers(module.make(module.Config(), Tabular(params), params))
+    return module.make(module.Config(), Tabular(params), params)
 
 
 def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None = None) -> float:
@@ -408,8 +412,10 @@ def train_group(
     cases = [[one.case(seed, kind) for seed in seeds] for one in probes]
     n = max(len(case.params.obs) for case in itertools.chain(*cases))
     params = [[fill_up(case, one.gamma, n) for case in row] for one, row in zip(probes, cases, strict=True)]
-    longest = max(ways(case.params).states.shape[1] for case in itertools.chain(*cases))
-    given = [[(x, ways(x, longest)) for x in row] for row in params]
+    longest = 0
+    if with_memory := has_memory(module):
+        longest = max(ways(case.params).states.shape[1] for case in itertools.chain(*cases))
+    given = [[(x, ways(x, longest) if with_memory else None) for x in row] for row in params]
     # Every leaf [probes, seeds, ...].
     stacked = jax.tree.map(lambda *x: np.stack(x), *[jax.tree.map(lambda *x: np.stack(x), *row) for row in given])
     env, fields = env_of(params[0][0]), settings_in(module)
@@ -419,8 +425,8 @@ def train_group(
     def one_seed(config: Any, given: Any, key: jax.Array) -> Any:
         return module.make(config, env, given[0]).init(key)
 
-    def answers(agent: Any, state: Any, params: Any, led: Ways) -> tuple[Any, Any]:
-        if remembers(agent):
+    def answers(agent: Any, state: Any, params: Any, led: Ways | None) -> tuple[Any, Any]:
+        if led is not None:
             value, policy = jax.vmap(functools.partial(answered, agent, state, env, params))(led)
         else:
             policy = jax.vmap(lambda obs: agent.policy(state, obs))(params.obs)

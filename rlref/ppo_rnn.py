@@ -12,7 +12,7 @@ minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` n
 Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn 8ad54090affd; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn f78b8240ea11; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -149,7 +149,7 @@ class Task(NamedTuple):
     obs_space: Any
     action_space: Any
     num_outputs: int  # of the policy: A for a Discrete action space, D for a Box, all choices' for MultiDiscrete
-    network: nn.Module
+    network: Any
 
 
 class Agent(NamedTuple):
@@ -386,7 +386,8 @@ def learn(task: Task, state: State, batch: Batch, indices: Array, learning_rate:
 def loss(params: Any, task: Task, obs_moments: Moments | None, batch: Batch) -> tuple[Array, Metrics]:
     """PPO's objective, to be minimised, over one minibatch (Schulman et al. 2017, eq. 9); and its diagnostics."""
     config = task.config
-    memory = unroll(task, params, obs_moments, batch.memory[0], batch.seen)
+    new = encode(task, params, obs_moments, flat(batch.seen))
+    memory = unroll(task, params, batch.memory[0], new, batch.seen.reset)
     batch = flat(batch._replace(memory=memory))  # from here on as without a memory
     policy, value = decide(task, params, batch.memory, batch.seen.obs)
     log_ratio = policy.log_prob(batch.action) - batch.log_prob
@@ -612,14 +613,12 @@ def empty(config: Config) -> Array:
 def remember(task: Task, params: Any, memory: Array, new: Array, reset: Array) -> Array:
     """The memory `[B, H]` after a step that showed `new`: where an episode begins, without the one before."""
     memory = jnp.where(reset[:, None], empty(task.config), memory)
-    after: Any = task.network.apply(params, memory, new, method="remember")
-    return after
+    return task.network.apply(params, memory, new, method="remember")
 
 
 def decide(task: Task, params: Any, memory: Array, obs: Array) -> tuple[Categorical | DiagonalGaussian, Array]:
     """Policy and value at memories `[B, H]`; `obs` says which actions are allowed."""
-    made: Any = task.network.apply(params, memory, task.config.init_log_std, method="decide")
-    policy, value = made
+    policy, value = task.network.apply(params, memory, task.config.init_log_std, method="decide")
     return restrict(task, policy, obs), value
 
 
@@ -629,15 +628,14 @@ def forward(task: Task, params: Any, obs_moments: Moments | None, memory: Array,
     return *decide(task, params, memory, seen.obs), memory
 
 
-def unroll(task: Task, params: Any, obs_moments: Moments | None, memory: Array, seen: Seen) -> Array:
-    """Memories `[L, B, H]` after each step of sequences, from those `[B, H]` before the first."""
-    new = encode(task, params, obs_moments, flat(seen)).reshape(*seen.reset.shape, -1)
+def unroll(task: Task, params: Any, memory: Array, new: Array, reset: Array) -> Array:
+    """Memories `[L, B, H]` after each step of sequences that show `new` `[L * B, ...]`; `memory` `[B, H]` is before."""
 
     def step(memory: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
         memory = remember(task, params, memory, *x)
         return memory, memory
 
-    return jax.lax.scan(step, memory, (new, seen.reset))[1]
+    return jax.lax.scan(step, memory, (new.reshape(*reset.shape, -1), reset))[1]
 
 
 def restrict(task: Task, policy: Categorical | DiagonalGaussian, obs: Array) -> Categorical | DiagonalGaussian:
@@ -693,8 +691,8 @@ def reward_scale(moments: Moments) -> Array:
 # ---- Diagnostics: rlref/metrics.py defines each name -----------------------------------------------------------------
 def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) -> dict[str, Any]:
     """What happened in this update, in scalars: add yours below. `part` is a random minibatch of `batch`."""
-    memory = unroll(task, state.params, state.obs_moments, part.memory[0], part.seen)
     new, hidden = encode(task, state.params, state.obs_moments, flat(part.seen), mutable=["intermediates"])
+    memory = unroll(task, state.params, part.memory[0], new, part.seen.reset)
     policy, _ = decide(task, state.params, flat(memory), flat(part.seen.obs))
     entropy = batch.policy.entropy().mean()
     if isinstance(batch.policy, Categorical):
@@ -736,8 +734,9 @@ def memory_diagnostics(task: Task, params: Any, part: Batch, memory: Array, new:
 
     def back(gradient: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:  # a unit vector, sent back in time
         _, pull = jax.vjp(lambda memory: remember(task, params, memory, x[1], jnp.zeros(len(memory), bool)), x[0])
-        norm = jnp.maximum(jnp.linalg.norm(pull(gradient)[0], axis=-1), 1e-30)
-        return pull(gradient)[0] / norm[:, None], jnp.log(norm)
+        (gradient,) = pull(gradient)
+        norm = jnp.maximum(jnp.linalg.norm(gradient, axis=-1), 1e-30)
+        return gradient / norm[:, None], jnp.log(norm)
 
     before = jnp.concatenate([part.memory[:1], memory[:-1]])
     unit = jnp.full_like(memory[0], memory.shape[-1] ** -0.5)

@@ -80,10 +80,7 @@ def played(trained: "Trained", row: int, seed: int) -> tuple[np.ndarray, np.ndar
     def play(config: Any, leaves: dict[str, Any], key: Any) -> dict[str, Any]:
         agent = job.make(config)
         state, memory = trained.state(config, leaves), playing.memory_of(agent)
-
-        def act(_: Any, episode: episodes.Episode) -> Any:
-            policy, memory = playing.asked(agent, "policy", state, episode)
-            return playing.choose(policy, space, None), memory
+        act = playing.acting(agent, state, space)
 
         def step(episode: episodes.Episode, _: Any) -> Any:
             seen = {"alive": ~episode.over, "obs": episode.obs}

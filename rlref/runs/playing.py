@@ -34,6 +34,16 @@ def asked(agent: Any, what: str, state: Any, episode: episodes.Episode) -> tuple
     return function(state, episode.memory, episode.obs, episode.action, episode.reward, episode.steps == 0)
 
 
+def acting(agent: Any, state: Any, space: Any, greedy: bool = True) -> episodes.Act:
+    """An agent's actions as the loop over an episode takes them: the likeliest, or drawn."""
+
+    def act(key: jax.Array, episode: episodes.Episode) -> tuple[jax.Array, Any]:
+        policy, memory = asked(agent, "policy", state, episode)
+        return choose(policy, space, None if greedy else key), memory
+
+    return act
+
+
 def modes(agent: Any, state: Any, episode: episodes.Episode) -> tuple[str, ...]:
     """How an agent can act: a policy that follows from action values is greedy itself, there is nothing to sample."""
     if agent.value is None:
@@ -56,10 +66,7 @@ def play(
     space = env.action_space(env_params)
 
     def one(key: jax.Array, greedy: bool) -> tuple[jax.Array, jax.Array]:
-        def act(key: jax.Array, episode: episodes.Episode) -> tuple[jax.Array, Any]:
-            policy, memory = asked(agent, "policy", state, episode)
-            return choose(policy, space, None if greedy else key), memory
-
+        act = acting(agent, state, space, greedy)
         episode = episodes.play(env, env_params, act, key, limit, memory_of(agent))
         return episode.total, episode.steps.astype(jnp.float32)
 

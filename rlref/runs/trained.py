@@ -176,11 +176,11 @@ class Trained:
         env, env_params, config, leaves = self.job.env, self.job.env_params, self.job.config_of(row), self.of_row(row)
         agent, space = self.job.make(config), env.action_space(env_params)
 
-        def act(_: jax.Array, episode: episode_loop.Episode) -> tuple[jax.Array, Any]:
-            policy, memory = playing.asked(agent, "policy", self.state(config, leaves), episode)
-            return playing.choose(policy, space, None), memory
+        def one_step(episode: episode_loop.Episode) -> episode_loop.Episode:
+            act = playing.acting(agent, self.state(config, leaves), space)
+            return episode_loop.step(env, env_params, act, episode)[0]
 
-        step = jax.jit(lambda episode: episode_loop.step(env, env_params, act, episode)[0])
+        step = jax.jit(one_step)
         key = jax.random.split(jax.random.key(seed))[0]
         episode = episode_loop.begin(env, env_params, key, playing.memory_of(agent))
         limit = playing.episode_limit(env_params)

@@ -23,10 +23,11 @@ from probes import lacking, one_by_one, solve
 from probes.changes import Changes, changes, module_of, reached, references
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
-from probes.memory import MEMORY, Ways, is_markov, ways, with_more_time
+from probes.memory import MEMORY, is_markov, with_more_time
 from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS, used
 from probes.undo import Undo, smallest
+from probes.ways import Ways, answered, has_memory, of_three_actions, ways
 from rlref.contract import AGENTS, FIELDS, GRADIENT, load_agent, remembers, traced_names
 from rlref.errors import UsageError, errors_with_line, first_line, in_a_line, line_of, nearest
 from rlref.runs import compiling
@@ -273,17 +274,6 @@ def kind_of(module: ModuleType) -> str:
     return "ppo" if shape == () else "dqn"
 
 
-def has_memory(module: ModuleType) -> bool:
-    """Whether an agent has one."""
-    return remembers(of_three_actions(module))
-
-
-def of_three_actions(module: ModuleType) -> Any:
-    """The agent, at its own settings, for one state that shows one number, and three actions."""
-    params = tables(obs=[[0.0]], reward=[[0.0, 0.0, 0.0]], next=[0], terminated=True)
-    return module.make(module.Config(), Tabular(params), params)
-
-
 def error(probe: Probe, kind: str, case: Case, answer: Answer, to: Answer | None = None) -> float:
     """How far `answer` is from the truth (or from `to`), in tolerances: right up to 1. Infinite if it is not finite."""
     to = case.truth if to is None else to
@@ -426,11 +416,7 @@ def train_group(
         return module.make(config, env, given[0]).init(key)
 
     def answers(agent: Any, state: Any, params: Any, led: Ways | None) -> tuple[Any, Any]:
-        if led is not None:
-            value, policy = jax.vmap(functools.partial(answered, agent, state, env, params))(led)
-        else:
-            policy = jax.vmap(lambda obs: agent.policy(state, obs))(params.obs)
-            value = None if agent.value is None else jax.vmap(lambda obs: agent.value(state, obs))(params.obs)
+        value, policy = answered(agent, state, env, params, led)
         return value, jnp.clip(policy[0], -1, 1) if isinstance(policy, tuple) else policy
 
     def learn(config: Any, given: Any, state: Any) -> Any:
@@ -466,26 +452,6 @@ def train_group(
         judge(one, kind, seeds, row, outcome(after, i, row[0].params), outcome(before, i, row[0].params), within)
         for i, (one, row) in enumerate(zip(probes, cases, strict=True))
     ]
-
-
-def answered(agent: Any, state: Any, env: Any, params: Any, way: Ways) -> tuple[Any, Any]:
-    """Value and policy of an agent with a memory at the end of one way, of a state's `[H]`."""
-
-    def step(memory: Any, x: Any) -> tuple[Any, Any]:
-        index, last, action, is_first = x
-        reward = params.reward[last, action] if isinstance(params, Tables) else jnp.float32(0)
-        choices, space = getattr(params, "choices", ()), env.action_space(params)
-        action = jnp.stack(jnp.unravel_index(action, choices)) if choices else action
-        action = jnp.broadcast_to(jnp.asarray(action, space.dtype), space.shape)
-        seen = memory, params.obs[index], action, reward, is_first
-        policy, memory = agent.policy(state, *seen)
-        return memory, (agent.value(state, *seen)[0] if agent.value else None, policy)
-
-    params = jax.tree.map(jnp.asarray, params)
-    before = jnp.arange(len(way.states)) == len(way.states) - way.length
-    rows = way.states, jnp.roll(way.states, 1), jnp.roll(way.actions, 1), before
-    _, answers = jax.lax.scan(step, agent.memory0, rows)
-    return jax.tree.map(lambda x: x[-1], answers)
 
 
 def given_time(
@@ -591,6 +557,7 @@ def run(
     if with_memory:
         ladder = {n: with_more_time(x) for n, x in LADDER.items() if is_markov(x)}
     own = {n: x for n, x in (ORACLES | ladder | MEMORY).items() if kind in x.kinds}
+    own = {n: x for n, x in own.items() if with_memory or not (isinstance(x, Oracle) and x.memory)}
     for wanted in only:
         if wanted not in own:
             why = "is not for this kind of agent" if wanted in LADDER | ORACLES | MEMORY else "does not exist"
@@ -784,8 +751,6 @@ def ask(oracle: Oracle, module: ModuleType) -> OracleResult:
     """Ask one oracle. What an update raises is passed on; a function alone is at fault if the whole does not run."""
     if why := missing(oracle, module):
         return OracleResult(oracle, None, why)
-    if (not oracle.needs or "update" in oracle.needs) and has_memory(module):
-        return OracleResult(oracle, None, "it asks for what an observation alone leads to, and the agent has a memory")
     is_likeness = oracle.holds == LIKENESS
     try:
         oracle.check(module)

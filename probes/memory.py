@@ -9,11 +9,11 @@ outlives an episode, of sequences whose rows are shuffled, of final observations
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from probes.environments import Tables, Targets, tables
+from probes.environments import Targets, tables
 from probes.ladder import Answer, Case, Probe, best
 from rlref.contract import PPO
 
@@ -23,48 +23,6 @@ TIME: dict[str, Any] = {"updates": 300, "num_steps": 31, "norm_adv": False}
 PATIENT = {**TIME, "learning_rate": 3e-3, "ent_coef": 0.02}
 UNFIT = ("large_rewards",)  # a memory's units are bounded: the way to V = 100 is long
 FORGETS = "it acts and values as without a memory"
-
-
-class Ways(NamedTuple):
-    """For each state `i`, a way there from an episode's start: of `H` steps, the last `length[i]` of each row."""
-
-    states: np.ndarray
-    """`[n, H]` int32"""
-    actions: np.ndarray
-    """`[n, H]` int32, what is done in these; the last, in state i itself, counts for nothing"""
-    length: np.ndarray
-    """`[n]` int32, at least 1; of a state that none leads to, 1"""
-
-
-def ways(params: Tables | Targets, longest: int = 1) -> Ways:
-    """The shortest way to each state, found breadth first; of several, the one with the lowest actions.
-
-    Rows are filled up at their front, to at least `longest` steps. Episodes of `Targets` have one step.
-    """
-    if isinstance(params, Targets):
-        alone = np.arange(len(params.obs), dtype=np.int32)[:, None]
-        return Ways(np.tile(alone, longest), np.zeros((len(alone), longest), np.int32), np.ones(len(alone), np.int32))
-    n, num_actions = params.reward.shape
-    before: dict[int, tuple[int, int]] = {}
-    ends = params.terminated | params.truncated
-    found = [i for i in range(n) if params.start[i] > 0 or (ends & (params.after == i)).any()]
-    known = {*found}
-    for at in found:  # grows
-        for action in range(num_actions):
-            to = int(params.next[at, action])
-            if to not in known and not ends[at, action]:
-                before[to] = at, action
-                known.add(to)
-                found.append(to)
-    rows = []
-    for i in range(n):
-        row = [(i, 0)]
-        while row[0][0] in before:
-            row.insert(0, before[row[0][0]])
-        rows.append(row)
-    longest = max(longest, *map(len, rows))
-    filled = np.array([[(0, 0)] * (longest - len(row)) + row for row in rows], np.int32)
-    return Ways(filled[..., 0], filled[..., 1], np.array([len(row) for row in rows], np.int32))
 
 
 def is_markov(probe: Probe) -> bool:
@@ -84,7 +42,8 @@ def is_markov(probe: Probe) -> bool:
 
 def with_more_time(probe: Probe) -> Probe:
     """A probe of ladder.py as agents with a memory are trained on it, unless it has its own settings."""
-    own = {**TIME, **probe.settings.get("ppo", {})}
+    normalised = isinstance(probe.case(0).params, Targets)  # near their optimum all advantages are small
+    own = {**TIME, "norm_adv": normalised, **probe.settings.get("ppo", {})}
     return dataclasses.replace(probe, settings={**probe.settings, "ppo": own})
 
 

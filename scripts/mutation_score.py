@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 from mutants import COMPONENTS, METHODS, MUTANTS, Mutant, plant
+from mutants_rnn import COMPONENTS_RNN, PPO_RNN
 from renamed import renamed
 
 from probes.changes import nodes, reached, without_docstrings
@@ -51,6 +52,8 @@ RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
 PAGE = ROOT / "probes" / "planted_bugs.md"
 BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
 TIME_LIMIT = 1_200  # seconds
+ALL = {**MUTANTS, "ppo_rnn": PPO_RNN}
+ISOLATED_BY = {**COMPONENTS, "ppo_rnn": COMPONENTS_RNN}
 AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
 
 
@@ -115,7 +118,7 @@ def probe(agent: str, source: str, folder: Path, options: list[str]) -> dict[str
 
 def localised(row: dict[str, Any]) -> bool:
     """Whether the first check that fails is one that isolates the component that the bug is in."""
-    return row["check"] in COMPONENTS[row["agent"]][row["component"]].split()
+    return row["check"] in ISOLATED_BY[row["agent"]][row["component"]].split()
 
 
 PARTS = ("full", "trained", "renamed")
@@ -124,7 +127,7 @@ PARTS = ("full", "trained", "renamed")
 def catalogue(part: str) -> dict[str, dict[str, Any]]:
     """Key -> a row without what is found, and the options to probe its file with, in turn until a check fails."""
     rows: dict[str, dict[str, Any]] = {}
-    for agent, mutants in MUTANTS.items():
+    for agent, mutants in (ALL if part == "full" else MUTANTS).items():
         oracles, ladder = (
             [word for name, x in checks.items() if agent in x.kinds for word in ("--only", name)]
             for checks in (ORACLES, LADDER)
@@ -146,7 +149,7 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
 def source_of(row: dict[str, Any]) -> str:
     """The file that a row of the catalogue is about."""
     agent = row["agent"]
-    source = planted(agent, next((x for x in MUTANTS[agent] if x.name == row.get("mutant")), None))
+    source = planted(agent, next((x for x in ALL[agent] if x.name == row.get("mutant")), None))
     return under_other_names(source) if row["part"] == "renamed" else source
 
 
@@ -214,14 +217,14 @@ def markdown(rows: list[dict[str, Any]], number_older: int) -> str:
     )
     by_rungs, by_behaviour = ({(row["agent"], row["mutant"]): row for row in part} for part in (trained, other))
     lines = []
-    for name, agents in (("All three", [*MUTANTS]), *((agent.upper(), [agent]) for agent in MUTANTS)):
+    for name, agents in (("All three", [*MUTANTS]), *((agent.upper(), [agent]) for agent in ALL)):
         of_full, of_trained, of_other = (
             [row for row in part if row["agent"] in agents] for part in (full, trained, other)
         )
         line = f"- {name}: {totals(of_full)}."
         if of_trained:
             line += f" By the trained rungs alone: {totals(of_trained)}."
-        if of_other:
+        if of_other:  # not of PPO_RNN
             line += f" {under_others(of_other, agents)}"
         if own := [row for row in itself if row["agent"] in agents]:
             line += (
@@ -273,7 +276,7 @@ def markdown(rows: list[dict[str, Any]], number_older: int) -> str:
 
 def caught_by(rows: list[dict[str, Any]]) -> dict[str, dict[str, list[str]]]:
     """Agent -> bug -> the checks that have failed first; '' among them where the rungs alone were tried, in vain."""
-    found: dict[str, dict[str, list[str]]] = {agent: {} for agent in MUTANTS}
+    found: dict[str, dict[str, list[str]]] = {agent: {} for agent in ALL}
     for row in rows:
         if row["part"] != "itself" and not row["equivalent"]:
             checks = found[row["agent"]].setdefault(row["mutant"], [])
@@ -306,7 +309,7 @@ def at_least_1(text: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="bugs whose name contains one of these words")
-    parser.add_argument("--agent", choices=tuple(MUTANTS), action="append", help="may be repeated")
+    parser.add_argument("--agent", choices=tuple(ALL), action="append", help="may be repeated")
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--trained", action="store_true", help="train the ladder alone, without the oracles")
     parts.add_argument("--renamed", action="store_true", help="in copies whose names are all others")
@@ -319,7 +322,7 @@ def main() -> int:
     todo = {
         key: row
         for key, row in catalogue("trained" if options.trained else "renamed" if options.renamed else "full").items()
-        if row["agent"] in (options.agent or MUTANTS)
+        if row["agent"] in (options.agent or ALL)
         and (not options.words or any(word in row.get("mutant", "") for word in options.words))
     }
     if not todo:
@@ -331,7 +334,7 @@ def main() -> int:
     if options.sample is not None or options.renamed:  # by turns, so that what a stopped run has is a sample too
         bugs = [*todo]
         random.Random(options.seed).shuffle(bugs)
-        by_agent = [[key for key in bugs if todo[key]["agent"] == agent] for agent in MUTANTS]
+        by_agent = [[key for key in bugs if todo[key]["agent"] == agent] for agent in ALL]
         turns = [key for turn in itertools.zip_longest(*by_agent) for key in turn if key]
         todo = {key: todo[key] for key in turns[: options.sample]}
 

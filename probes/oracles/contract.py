@@ -4,7 +4,6 @@ import functools
 import math
 import re
 from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -33,6 +32,7 @@ from probes.oracles.base import (
     part,
     settings_in,
 )
+from probes.ways import answered, has_memory, ways
 from rlref.contract import ALL, CEM, GRADIENT, PPO
 from rlref.errors import line_of
 
@@ -46,9 +46,9 @@ def env_for(params: Any) -> Tabular:
 
 @functools.cache
 def programs(module: ModuleType, env: Any = None) -> Any:
-    """(config, tables, keys) -> states, and (config, tables, states, step) -> states, metrics, values, policies.
+    """(config, tables, keys) -> states, and (config, tables, ways, states, step) -> states, metrics, answers.
 
-    `env` is that of the tables, if None.
+    `env` is that of the tables, if None; answers are values and policies of the tables' states, before and after.
     """
 
     def agent_of(config: Any, params: Any) -> Any:
@@ -57,13 +57,14 @@ def programs(module: ModuleType, env: Any = None) -> Any:
     def init(config: Any, params: Any, key: jax.Array) -> Any:
         return agent_of(config, params).init(key)
 
-    def update(config: Any, params: Any, state: Any, step: jax.Array) -> Any:
+    def update(config: Any, params: Any, led: Any, state: Any, step: jax.Array) -> Any:
         agent = agent_of(config, params)
         new, metrics = agent.update(state, step)
-        obs, functions = jnp.asarray(params.obs), [f for f in (agent.value, agent.policy) if f is not None]
-        return new, metrics, [(jax.vmap(partial(f, s))(obs)) for s in (state, new) for f in functions]
+        own = env_for(params) if env is None else env
+        answers = [x for s in (state, new) for x in answered(agent, s, own, params, led) if x is not None]
+        return new, metrics, answers
 
-    over_seeds = jax.vmap(update, (None, None, 0, None))
+    over_seeds = jax.vmap(update, (None, None, None, 0, None))
     return compiled(jax.vmap(init, (None, None, 0))), compiled(over_seeds)
 
 
@@ -124,13 +125,18 @@ class Trial:
             "extra_variance": 0.0,
             "extra_variance_fraction": 0.5,
             "smoothing": 0.0,
+            # An agent with a memory is asked along ways, whatever is done on them, and learns from whole rollouts.
+            "last_inputs": False,
+            "sequence_length": None,
+            "memory_size": 16,
             **settings,
         }
         if "num_generations" in fields:  # a linear policy, whose parameters' meaning is known
             wanted["hidden_sizes"] = ()
         self.config = module.Config(**{k: v for k, v in wanted.items() if k in fields})
+        self.env = env_for(params) if env is None else env
         try:
-            agent = module.make(self.config, env_for(params) if env is None else env, params)
+            agent = module.make(self.config, self.env, params)
         except ValueError as error:
             raise CannotAskError(f"its make refuses the trial's settings: {error}") from error
         self.agent, self.num_updates, steps = agent, agent.num_updates, agent.steps_per_update
@@ -138,6 +144,7 @@ class Trial:
         self.why = f"one update of it takes {steps} steps, whatever is set" if own else ""
         init, self.program = programs(module, env)
         self.params = params
+        self.led = ways(params) if has_memory(module) else None
         self.state = init(self.config, params, jax.vmap(jax.random.key)(jnp.arange(SEEDS))) if state is None else state
 
     def update(self, state: Any, step: int) -> tuple[Any, dict[str, np.ndarray], list[np.ndarray]]:
@@ -147,7 +154,7 @@ class Trial:
         """
         if step >= self.num_updates:
             raise CannotAskError(f"its training is of {self.num_updates} update{'s' * (self.num_updates > 1)}")
-        state, metrics, answers = self.program(self.config, self.params, state, np.int32(step))
+        state, metrics, answers = self.program(self.config, self.params, self.led, state, np.int32(step))
         return state, Unknown(self.why) if self.why else jax.device_get(metrics), jax.device_get(answers)
 
     def run(self, updates: int) -> dict[str, np.ndarray]:
@@ -361,6 +368,34 @@ def final_observations(module: ModuleType) -> None:
         close(f"{name} of steps that pay 0 and are cut", x, 0.9 * value[:, 1], 1e-3)
 
 
+def apart(params: Tables) -> Tables:
+    """The same, but what ends an episode or leads back leads to a new state, which shows something else.
+
+    So there is one way to each state.
+    """
+    n = len(params.obs)
+    leads_back = params.next[:, 0] <= np.arange(n)
+    leave = np.flatnonzero((params.terminated | params.truncated)[:, 0] | leads_back)
+    new = n + np.arange(len(leave))
+    obs = np.random.default_rng(3).normal(size=(len(leave), *params.obs.shape[1:])).astype(np.float32)
+
+    def more(x: np.ndarray, fill: Any) -> np.ndarray:
+        return np.concatenate([x, np.full((len(leave), *x.shape[1:]), fill, x.dtype)])
+
+    following = more(params.next, 0)
+    following[leave], following[new] = new[:, None], new[:, None]
+    return replace(
+        params,
+        obs=np.concatenate([params.obs, obs]),
+        start=more(params.start, 0),
+        reward=more(params.reward, 0),
+        next=following,
+        terminated=more(params.terminated, False),
+        truncated=more(params.truncated, False),
+        after=more(params.after, -1),
+    )
+
+
 def without_learning(module: ModuleType) -> tuple[Trial, dict[str, np.ndarray]]:
     """A trial on CYCLE at a learning rate of 0, and the metrics of its first update."""
     need(module, "learning_rate")
@@ -376,24 +411,36 @@ def of(wanted: dict[str, Any], asked: tuple[str, ...]) -> list[str]:
 def compare_rollouts(module: ModuleType, *asked: str, params: Tables = CYCLE) -> None:
     """Raise AssertionError unless three updates report, of the metrics that are `asked`, what follows.
 
-    `params` go round four states as CYCLE does; returns and lengths are known on CYCLE alone.
+    `params` go round four states as CYCLE does; returns and lengths are known on CYCLE alone. What an agent has
+    remembered before an update is of parameters that are gone: while it learns, its rollouts begin with an episode.
     """
+    if has_memory(module):
+        compare_three(module, asked, apart(params), 12, 3e-2)
+        compare_three(module, asked, apart(params), 11, 0.0)
+    else:
+        compare_three(module, asked, params, 11, 3e-2)
+
+
+def compare_three(
+    module: ModuleType, asked: tuple[str, ...], params: Tables, num_steps: int, learning_rate: float
+) -> None:
+    """The same, of rollouts of some length."""
     gamma, gae_lambda = KNOWN.values()
-    trial = Trial(module, params, learning_rate=3e-2, **KNOWN)
+    trial = Trial(module, params, learning_rate=learning_rate, num_steps=num_steps, **KNOWN)
     next_state, reward = params.next[:, 0], params.reward[:, 0].astype(np.float64)
     terminated, ended = params.terminated[:, 0], (params.terminated | params.truncated)[:, 0]
     returns, lengths = [], []
     for step in range(3):
         trial.state, got, (value, policy, *_) = trial.update(trial.state, step)
-        at = (11 * step + np.arange(11)) % 4
-        v = value.astype(np.float64)[:, at]  # [S, 11]
+        at = (num_steps * step + np.arange(num_steps)) % 4
+        v = value.astype(np.float64)[:, at]  # [S, T]
         delta = reward[at] + gamma * ~terminated[at] * value[:, next_state[at]] - v
         advantage = delta.copy()
-        for t in range(9, -1, -1):
+        for t in range(num_steps - 2, -1, -1):
             advantage[:, t] += gamma * gae_lambda * (not ended[at[t]]) * advantage[:, t + 1]
         target = advantage + v
         finished = int(ended[at].sum())
-        returns += [{1: -1.0, 3: 3.5}.get(int(s), math.nan) for s in at if ended[s]] * 7  # on CYCLE
+        returns += [{1: -1.0, 3: 3.5}.get(int(s), math.nan) for s in at if ended[s] for _ in range(7)]  # on CYCLE
         lengths += [2] * 7 * finished
         wanted = {"episodes": np.full(SEEDS, 7 * finished), "value_bias": advantage.mean(1)}
         wanted["explained_variance"] = 1 - advantage.var(1) / target.var(1)

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -30,7 +29,8 @@ from probes.oracles.base import (
     oracle,
     settings_in,
 )
-from probes.oracles.contract import Trial, without_learning
+from probes.oracles.contract import Trial, apart, without_learning
+from probes.ways import answered, has_memory
 from rlref.contract import PPO
 from rlref.errors import in_a_line
 
@@ -57,6 +57,13 @@ ROUNDS = tables(
     start=[0.5, 0, 0, 0, 0.5, 0, 0, 0],
 )
 ON_ROUNDS = Tabular(ROUNDS)
+APART = {ON_LINE: Tabular(apart(LINE)), ON_ROUNDS: Tabular(apart(ROUNDS))}  # for agents with a memory
+
+
+# As LINE, with an episode's end in its last step: what follows is the same for ever.
+ROUND_LINE = dataclasses.replace(
+    LINE, truncated=LINE.truncated | (np.arange(9) == 6)[:, None], after=np.where(np.arange(9) == 6, 0, LINE.after.T).T
+)
 
 
 class Samples(NamedTuple):
@@ -92,13 +99,14 @@ def exact_trial(module: ModuleType, params: Tables, env: Any, **settings: Any) -
     """A trial whose updates are one minibatch each. Raises CannotAskError where that cannot be set."""
     need(module, *EXACT, "num_envs", "num_steps", "learning_rate")
     shape = {"num_envs": 2, "num_steps": 4} if env is ON_ROUNDS else {"num_envs": 1, "num_steps": 7}
+    params, env = (apart(params), APART[env]) if has_memory(module) else (params, env)
     trial = Trial(module, params, env=env, **(EXACT | shape | {"learning_rate": 0.02} | settings))
     if trial.why:
         raise CannotAskError(trial.why)
     return trial
 
 
-def advantages(params: Tables, state: np.ndarray, action: np.ndarray, value: np.ndarray) -> np.ndarray:
+def advantages(params: Any, state: np.ndarray, action: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Generalised advantages `[S, T]` of steps in states `[S, T]`, by the values `[S, n]` of all states."""
     leads_to, reward = params.next[state, action], params.reward[state, action].astype(np.float64)
     terminated, truncated = params.terminated[state, action], params.truncated[state, action]
@@ -110,7 +118,7 @@ def advantages(params: Tables, state: np.ndarray, action: np.ndarray, value: np.
 
 
 def samples_of(
-    params: Tables, state: np.ndarray, action: np.ndarray, advantage: np.ndarray, answers: list[np.ndarray]
+    params: Any, state: np.ndarray, action: np.ndarray, advantage: np.ndarray, answers: list[np.ndarray]
 ) -> Samples:
     """Samples, with values and probabilities by the answers before the update."""
     value, policy = (np.asarray(x, np.float64) for x in answers[:2])
@@ -119,13 +127,13 @@ def samples_of(
     return Samples(state, action, advantage, advantage + of_state, of_state, np.log(policy[seeds, state, action]))
 
 
-def on_line(metrics: dict[str, np.ndarray], answers: list[np.ndarray]) -> Samples:
-    """What an update on LINE learned from."""
+def on_line(params: Any, metrics: dict[str, np.ndarray], answers: list[np.ndarray]) -> Samples:
+    """What an update on LINE, as these tables have it, learned from."""
     total = np.rint(np.float64(emitted(metrics, "reward_mean")["reward_mean"]) * 7 * 256).astype(int)
     action = np.clip(total[:, None] // DIGITS.astype(int) % 3, 0, 2)
     state = np.tile(np.arange(7), (SEEDS, 1))
     value = np.asarray(answers[0], np.float64)
-    return samples_of(LINE, state, action, advantages(LINE, state, action, value), answers)
+    return samples_of(params, state, action, advantages(params, state, action, value), answers)
 
 
 def floats_of(state: Any) -> tuple[list[Any], Any]:
@@ -142,17 +150,16 @@ def floats_of(state: Any) -> tuple[list[Any], Any]:
 
 @functools.cache
 def gradients(module: ModuleType, env: Any) -> Any:
-    """(config, tables, states, floats, samples) -> gradients of the loss, of a value and of a policy, by the floats."""
+    """(config, tables, ways, states, floats, samples) -> gradients of the loss, of values and of policies."""
 
-    def of_seed(config: Any, params: Any, state: Any, floats: list[Any], batch: Samples) -> Any:
+    def of_seed(config: Any, params: Any, led: Any, state: Any, floats: list[Any], batch: Samples) -> Any:
         agent, (_, put) = module.make(config, env, params), floats_of(state)
-        obs = jnp.asarray(params.obs)
 
         def values(floats: list[Any]) -> Any:
-            return jax.vmap(partial(agent.value, put(floats)))(obs)[batch.state]
+            return answered(agent, put(floats), env, params, led)[0][batch.state]
 
         def log_policies(floats: list[Any]) -> Any:
-            return jnp.log(jax.vmap(partial(agent.policy, put(floats)))(obs))[batch.state]
+            return jnp.log(answered(agent, put(floats), env, params, led)[1])[batch.state]
 
         def loss(floats: list[Any]) -> Any:
             value, log_policy = values(floats), log_policies(floats)
@@ -170,13 +177,13 @@ def gradients(module: ModuleType, env: Any) -> Any:
 
         return tuple(jax.grad(f)(floats) for f in (loss, weighted_sum(values), weighted_sum(log_policies)))
 
-    return compiled(jax.vmap(of_seed, (None, None, 0, 0, 0)))
+    return compiled(jax.vmap(of_seed, (None, None, None, 0, 0, 0)))
 
 
-def differentiated(module: ModuleType, env: Any, trial: Trial, floats: list[Any], batch: Samples) -> Any:
+def differentiated(module: ModuleType, trial: Trial, floats: list[Any], batch: Samples) -> Any:
     """The `gradients` at a trial's state with these floats. Raises CannotAskError where there are none."""
     try:
-        found = gradients(module, env)(trial.config, trial.params, trial.state, floats, batch)
+        found = gradients(module, trial.env)(trial.config, trial.params, trial.led, trial.state, floats, batch)
     except (NotImplementedError, TypeError, ValueError) as error:  # such as of a call out of jax
         raise CannotAskError(f"its value and policy have no gradient: {in_a_line(error)}") from error
     if not any(np.asarray(x).any() for x in jax.tree.leaves(found)):
@@ -194,7 +201,7 @@ ROUNDING, FAULT = 0.005, 0.1
 by .5 or more"""
 
 
-def ends(module: ModuleType, trial: Trial, env: Any, samples: Samples, new: Any) -> np.ndarray:
+def ends(module: ModuleType, trial: Trial, samples: Samples, new: Any) -> np.ndarray:
     """How far the numbers of the new state are from where Adam leads, in learning rates, `[S, P]`.
 
     0 for those that the loss does not depend on.
@@ -209,7 +216,7 @@ def ends(module: ModuleType, trial: Trial, env: Any, samples: Samples, new: Any)
         parts = zip(np.split(at, splits, axis=1), floats, strict=True)
         here = [x.reshape(y.shape).astype(np.float32) for x, y in parts]
         # No number: of a variance in the state that is still 0, under a root. It is no parameter.
-        gradient = np.nan_to_num(rows(differentiated(module, env, trial, here, batch)[0]))
+        gradient = np.nan_to_num(rows(differentiated(module, trial, here, batch)[0]))
         moves |= gradient != 0
         norm = np.linalg.norm(gradient, axis=1, keepdims=True)
         gradient *= np.minimum(1, config.max_grad_norm / np.maximum(norm, 1e-30))
@@ -222,7 +229,7 @@ def update_on_line(module: ModuleType, middle: bool = False, **settings: Any) ->
     """How far from where it should lead the first update on LINE ends; as of the middle of a training if so asked."""
     trial = exact_trial(module, LINE, ON_LINE, **settings)
     new, metrics, answers = trial.update(trial.state, trial.num_updates // 2 if middle else 0)
-    return ends(module, trial, ON_LINE, on_line(metrics, answers), new)
+    return ends(module, trial, on_line(trial.params, metrics, answers), new)
 
 
 def as_predicted(off: np.ndarray, tolerance: float = ROUNDING) -> None:
@@ -243,7 +250,7 @@ def whole_batches(module: ModuleType) -> None:
     """Where one minibatch is the whole rollout, and its rewards are certain, what the value learns is too."""
     trial = exact_trial(module, CERTAIN, ON_LINE, vf_coef=0.6)
     start_alike(trial)
-    of_value, of_policy = acting(module, trial, ON_LINE)
+    of_value, of_policy = acting(module, trial)
     if (of_value & of_policy).any():
         raise CannotAskError("its policy, which learns from chance, shares parameters with its value")
     new, _, _ = trial.update(trial.state, 0)
@@ -268,13 +275,13 @@ def start_alike(trial: Trial) -> None:
     )
 
 
-def acting(module: ModuleType, trial: Trial, env: Any) -> tuple[np.ndarray, np.ndarray]:
+def acting(module: ModuleType, trial: Trial) -> tuple[np.ndarray, np.ndarray]:
     """Which numbers of the state `[P]` the value depends on, and which the policy."""
     floats, _ = floats_of(trial.state)
     states = np.tile(np.arange(trial.config.num_steps * trial.config.num_envs), (SEEDS, 1))
     zeros = np.zeros(states.shape, np.float32)
     batch = Samples(states, np.zeros_like(states), zeros, zeros, zeros, zeros)
-    of_value, of_policy = ((rows(x) != 0).any(0) for x in differentiated(module, env, trial, floats, batch)[1:])
+    of_value, of_policy = ((rows(x) != 0).any(0) for x in differentiated(module, trial, floats, batch)[1:])
     return of_value, of_policy
 
 
@@ -295,7 +302,7 @@ def exact_policy(module: ModuleType) -> None:
 def exact_value(module: ModuleType) -> None:
     """Three gradient steps on the value's loss do, too."""
     trial = exact_trial(module, LINE, ON_LINE)
-    of_value, of_policy = acting(module, trial, ON_LINE)
+    of_value, of_policy = acting(module, trial)
     if (of_value & of_policy).any():  # then what the policy's loss does is in it
         predicted_by(module, exact_policy)
     as_predicted(update_on_line(module, vf_coef=0.6)[:, of_value])
@@ -336,14 +343,14 @@ def exact_batch(module: ModuleType) -> None:
     new, metrics, answers = trial.update(trial.state, 0)
     total = np.rint(np.float64(emitted(metrics, "reward_mean")["reward_mean"]) * 8 * 2**16).astype(int)
     digits = total[:, None] // FOURS.astype(int) % 4
-    apart = (digits > 0).all(1)  # of two environments in the same four states some digits are 0
-    if apart.sum() < 8:
+    differ = (digits > 0).all(1)  # of two environments in the same four states some digits are 0
+    if differ.sum() < 8:
         raise CannotAskError("its environments hardly ever begin in different states")
     action, state = np.clip(digits - 1, 0, 2), np.tile(np.arange(8), (SEEDS, 1))
     value = np.asarray(answers[0], np.float64)
-    halves = [advantages(ROUNDS, state[:, i], action[:, i], value) for i in (slice(4), slice(4, 8))]
-    samples = samples_of(ROUNDS, state, action, np.concatenate(halves, axis=1), answers)
-    as_predicted(ends(module, trial, ON_ROUNDS, samples, new)[apart], FAULT)
+    halves = [advantages(trial.params, state[:, i], action[:, i], value) for i in (slice(4), slice(4, 8))]
+    samples = samples_of(trial.params, state, action, np.concatenate(halves, axis=1), answers)
+    as_predicted(ends(module, trial, samples, new)[differ], FAULT)
 
 
 @oracle(
@@ -355,11 +362,11 @@ def fresh_orders(module: ModuleType) -> None:
     """Two samples can be learned from twice in four orders, and lead to four ends."""
     need(module, "num_minibatches", "update_epochs")
     begun = exact_trial(module, LINE, ON_LINE)
-    pairs = {"num_steps": 2, "num_minibatches": 2, "update_epochs": 2}
+    pairs = {"num_steps": 2, "num_minibatches": 2, "update_epochs": 2, "sequence_length": 1}
     trial = exact_trial(module, CERTAIN, ON_LINE, state=begun.state, vf_coef=0.6, **pairs)
     start_alike(trial)
     new, _, _ = trial.update(trial.state, 0)
-    learned = rows(floats_of(new)[0])[:, acting(module, begun, ON_LINE)[0]] / trial.config.learning_rate
+    learned = rows(floats_of(new)[0])[:, acting(module, begun)[0]] / trial.config.learning_rate
     found: list[np.ndarray] = []
     for x in learned:
         if all(np.abs(x - y).max() > ROUNDING for y in found):
@@ -371,11 +378,12 @@ def fresh_orders(module: ModuleType) -> None:
 @oracle(PPO, "the sampling of actions: not by the policy's probabilities")
 def sampled_odds(module: ModuleType) -> None:
     """The likeliest and the least likely of three actions are taken as often as the policy says."""
-    trial = exact_trial(module, LINE, ON_LINE, learning_rate=0.05, ent_coef=0.2)  # far from uniform, and from certain
+    # Far from uniform, and from certain.
+    trial = exact_trial(module, ROUND_LINE, ON_LINE, learning_rate=0.05, ent_coef=0.2)
     over, variance = np.zeros(2), np.zeros(2)
     for step in range(40):
         new, metrics, answers = trial.update(trial.state, step)
-        samples = on_line(metrics, answers)
+        samples = on_line(trial.params, metrics, answers)
         policy = np.asarray(answers[1], np.float64)[:, :7]
         for i, which in enumerate((policy.argmax(-1), policy.argmin(-1))):
             p = np.take_along_axis(policy, which[..., None], -1)[..., 0]
@@ -636,8 +644,16 @@ def every_pixel(module: ModuleType) -> None:
 
 def values_at(trial: Trial) -> np.ndarray:
     """Values `[S, n]` of the observations of a trial's table, at its state."""
-    obs = trial.params.obs
-    return np.asarray(compiled(jax.vmap(lambda s: jax.vmap(partial(trial.agent.value, s))(obs)))(trial.state))
+    return np.asarray(values_of(trial)(trial.state, trial.params.obs))
+
+
+def values_of(trial: Trial) -> Any:
+    """States `[S]` of a trial, and observations `[n, ...]` in place of its table's -> their values `[S, n]`."""
+
+    def of_seed(state: Any, obs: Any) -> Any:
+        return answered(trial.agent, state, trial.env, dataclasses.replace(trial.params, obs=obs), trial.led)[0]
+
+    return compiled(jax.vmap(of_seed, (0, None)))
 
 
 # States that are passed once, but for the last: what is seen later differs from what is seen first.
@@ -676,7 +692,7 @@ def normalised_updates(module: ModuleType) -> list[Normalised]:
         total = 0.9 * total + float(DRIFT.reward[state, 0])
         totals.append(total)
         total = 0.0 if DRIFT.terminated[state, 0] else total
-    says = compiled(jax.vmap(lambda s, obs: jax.vmap(partial(plain.agent.value, s))(obs), (0, None)))
+    says = values_of(plain)
     for step in range(3):
         trial.state, metrics, answers = trial.update(trial.state, step)
         seen = DRIFT.obs[PASSED[: 11 * (step + 1) + 1]].astype(np.float64)

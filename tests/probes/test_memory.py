@@ -9,7 +9,8 @@ import pytest
 
 from probes import check, solve
 from probes.ladder import LADDER
-from probes.memory import FORGETS, MEMORY, is_markov, ways
+from probes.memory import FORGETS, MEMORY, is_markov
+from probes.ways import ways
 from rlref import ppo_rnn
 from rlref.errors import UsageError
 

@@ -1,0 +1,331 @@
+"""Oracles over the contract of agents with a memory: when they forget, what they are shown, what they learn through.
+
+Values at a learning rate of 0 follow from the agent's own `value`, led along the same steps. Where they do not, they
+are compared with those of agents that forget at other times, and what fits is said.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from probes.environments import Tabular, tables
+from probes.oracles.base import (
+    DEFINITION,
+    ORACLES,
+    SEEDS,
+    TRUTH,
+    CannotAskError,
+    close,
+    compiled,
+    emitted,
+    need,
+    oracle,
+)
+from probes.oracles.contract import KNOWN, Trial, apart
+from probes.oracles.exact_ppo import DIGITS, LINE, ON_LINE, exact_trial
+from rlref.contract import PPO
+
+# Three steps to a termination, then two to a time limit: whatever is done, it is known what comes.
+FIVE = apart(
+    tables(
+        obs=np.eye(5) - 0.2,
+        reward=[[1.0, 1.0], [-2.0, -2.0], [0.5, 0.5], [3.0, 3.0], [-1.0, -1.0]],
+        next=[1, 2, 3, 4, 0],
+        terminated=[0, 0, 1, 0, 0],
+        truncated=[0, 0, 0, 0, 1],
+        after=[-1, -1, 3, -1, 0],
+    )
+)
+ON_FIVE = Tabular(FIVE)
+STEPS = 11
+AT = np.arange(3 * STEPS) % 5  # the states of three updates
+BEGINS = (AT == 0) | (AT == 3)
+FORGETTING: dict[str, np.ndarray] = {
+    "is not emptied where an episode ends": np.arange(3 * STEPS) == 0,
+    "outlives a termination": AT == 0,
+    "outlives a time limit": (AT == 3) | (np.arange(3 * STEPS) == 0),
+    "is emptied before every step": np.ones(3 * STEPS, bool),
+    "is emptied a step after an episode has begun": np.roll(BEGINS, 1),
+    "is emptied before an episode's last step": np.roll(BEGINS, -1),
+    "is emptied where a rollout begins": BEGINS | (np.arange(3 * STEPS) % STEPS == 0),
+    "is emptied where a rollout begins, and there alone": np.arange(3 * STEPS) % STEPS == 0,
+}
+
+
+def of_memory(isolates: str, holds: str = TRUTH) -> Callable[[Callable[[ModuleType], None]], Any]:
+    """Add the decorated function to the oracles that agents with a memory alone are asked."""
+
+    def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+        oracle(PPO, isolates, holds)(check)
+        ORACLES[check.__name__] = replace(ORACLES[check.__name__], memory=True)
+        return check
+
+    return add
+
+
+@functools.cache
+def led(module: ModuleType, env: Any) -> Any:
+    """(config, tables, states, states of the table `[S, T]`, actions, rewards, resets) -> values, policies, memories.
+
+    Those of the agent, `[S, T, ...]`; actions and rewards are the last ones of each step.
+    """
+
+    def of_seed(config: Any, params: Any, state: Any, at: Any, action: Any, reward: Any, reset: Any) -> Any:
+        agent = module.make(config, env, params)
+
+        def step(memory: Any, x: Any) -> Any:
+            index, *seen = x
+            seen = memory, jnp.asarray(params.obs)[index], *seen
+            (policy, memory), (value, _) = agent.policy(state, *seen), agent.value(state, *seen)
+            return memory, (value, policy, memory)
+
+        return jax.lax.scan(step, agent.memory0, (at, action, reward, reset))[1]
+
+    return compiled(jax.vmap(of_seed, (None, None, 0, 0, 0, 0, 0)))
+
+
+def along(module: ModuleType, trial: Trial, at: Any, reset: Any, action: Any = 0, reward: Any = 0.0) -> Any:
+    """What the agent of a trial says at its state along steps `[T]` or `[S, T]`; see `led`."""
+
+    def wide(x: Any, kind: Any) -> np.ndarray:
+        return np.broadcast_to(np.asarray(x, kind), (SEEDS, np.shape(at)[-1]))
+
+    given = wide(at, np.int32), wide(action, np.int32), wide(reward, np.float32), wide(reset, bool)
+    return jax.device_get(led(module, trial.env)(trial.config, trial.params, trial.state, *given))
+
+
+@functools.cache
+def of_final(module: ModuleType) -> Any:
+    """(config, states, memories `[S, T, H]`, observations `[T, ...]`, resets `[T]`) -> values `[S, T]` on FIVE."""
+
+    def of_seed(config: Any, state: Any, memory: Any, obs: Any, reset: Any) -> Any:
+        agent = module.make(config, ON_FIVE, FIVE)
+        say = jax.vmap(lambda *x: agent.value(state, x[0], x[1], jnp.int32(0), jnp.float32(0), x[2])[0])
+        return say(memory, obs, reset)
+
+    return compiled(jax.vmap(of_seed, (None, 0, 0, None, None)))
+
+
+def cells(module: ModuleType) -> list[dict[str, str]]:
+    """Settings that choose a kind of memory, for each that there is; the first is the one where none is asked for."""
+    hints = get_type_hints(module.Config)
+    return [{"cell": x} for x in get_args(hints.get("cell")) if isinstance(x, str)] or [{}]
+
+
+@functools.cache
+def updates(module: ModuleType, number: int = 0) -> tuple[Trial, list[dict[str, np.ndarray]]]:
+    """Three updates on FIVE at a learning rate of 0, of one of the `cells`."""
+    need(module, "num_envs", "num_steps", "learning_rate")
+    cell: Any = cells(module)[number]
+    trial, found = Trial(module, FIVE, learning_rate=0.0, env=ON_FIVE, num_steps=STEPS, **KNOWN, **cell), []
+    for step in range(3):
+        trial.state, metrics, _ = trial.update(trial.state, step)
+        found.append(metrics)
+    return trial, found
+
+
+def differ(found: list[dict[str, np.ndarray]], name: str, wanted: np.ndarray) -> str:
+    """How what three updates report of `name` differs from `wanted` `[S, 33]`; '' if it does not."""
+    for step, metrics in enumerate(found):
+        x = np.float64(wanted[:, STEPS * step : STEPS * (step + 1)])
+        known = {f"{name}_{how}": getattr(x, how)(1) for how in ("mean", "std", "min", "max")}
+        for metric, got in emitted(metrics, *known).items():
+            try:
+                close(f"{metric} of update {step}, at a learning rate of 0,", got, known[metric], 1e-3)
+            except AssertionError as error:
+                return str(error)
+    return ""
+
+
+def explained(said: str, causes: Mapping[str, Callable[[], str]]) -> str:
+    """What is said, with the first cause that leaves nothing to be said."""
+    fits = next((cause for cause, says in causes.items() if not says()), "")
+    return f"{said}: as where {fits}" if fits else said
+
+
+@of_memory("the memory: when it is emptied, or carried on")
+def remembered_values(module: ModuleType) -> None:
+    """Values are those of the episode under way: the memory is emptied by either ending, and by nothing else."""
+    for number, cell in enumerate(cells(module)):
+        trial, found = updates(module, number)
+
+        def says(resets: np.ndarray, trial: Trial = trial, found: Any = found) -> str:
+            return differ(found, "value", along(module, trial, AT, resets)[0])
+
+        if said := says(BEGINS):
+            causes = {f"the memory {how}": partial(says, resets) for how, resets in FORGETTING.items()}
+            raise AssertionError(f"with {cell}, {explained(said, causes)}" if number else explained(said, causes))
+
+
+@of_memory("what of another episode is not forgotten where one begins")
+def first_steps(module: ModuleType) -> None:
+    """In an episode's first step neither memory nor last action and reward change what the agent says."""
+    for cell in cells(module):
+        chosen: Any = {"last_inputs": True, **cell}
+        trial = Trial(module, FIVE, learning_rate=3e-2, env=ON_FIVE, **chosen)
+        state, *_ = trial.update(trial.state, 0)
+
+        def of_seed(state: Any, memory: Any, action: Any, reward: Any, agent: Any = trial.agent) -> Any:
+            seen = memory, jnp.asarray(FIVE.obs)[2], action, reward, jnp.bool(True)
+            return *agent.policy(state, *seen), *agent.value(state, *seen)
+
+        say = compiled(jax.vmap(of_seed, (0, None, None, None)))
+        memory, zero = trial.agent.memory0, (jnp.int32(0), jnp.float32(0))
+        fresh = say(state, memory, *zero)
+        for what, given in (
+            ("memory", (memory + 0.7, *zero)),
+            ("last action", (memory, jnp.int32(1), zero[1])),
+            ("last reward", (memory, zero[0], jnp.float32(5))),
+        ):
+            names = "policy", "memory after it", "value", "memory after it"
+            for name, got, wanted in zip(names, say(state, *given), fresh, strict=True):
+                close(f"the {name} of an episode's first step, with a {what} of another episode,", got, wanted, 1e-5)
+
+
+@of_memory("the memory with which a final observation is valued")
+def remembered_finals(module: ModuleType) -> None:
+    """What a step led to is valued with the memory of its episode, before any reset."""
+    need(module, *KNOWN)
+    trial, found = updates(module)
+    value, _, memory = along(module, trial, AT, BEGINS)
+    if differ(found, "value", value):
+        raise CannotAskError("its values are not those that it says")
+    gamma, gae_lambda = KNOWN.values()
+    empty = np.broadcast_to(np.asarray(trial.agent.memory0), memory.shape)
+    before = np.where(BEGINS[:, None], empty, np.concatenate([empty[:, :1], memory[:, :-1]], axis=1))
+    leads_to, ended = FIVE.next[AT, 0], (FIVE.terminated | FIVE.truncated)[AT, 0]
+    shown = np.where(ended, FIVE.after[AT, 0], leads_to)
+
+    def advantages(memory: np.ndarray, to: np.ndarray, reset: np.ndarray) -> np.ndarray:
+        after = np.asarray(of_final(module)(trial.config, trial.state, memory, FIVE.obs[to], reset))
+        delta = FIVE.reward[AT, 0] + gamma * ~FIVE.terminated[AT, 0] * after - value
+        advantage = delta.copy()
+        for t in range(3 * STEPS - 2, -1, -1):
+            if (t + 1) % STEPS:  # each rollout for itself
+                advantage[:, t] += gamma * gae_lambda * ~ended[t] * advantage[:, t + 1]
+        return advantage
+
+    never = np.zeros(3 * STEPS, bool)
+
+    def says(memory: np.ndarray, to: np.ndarray, reset: np.ndarray) -> str:
+        return differ(found, "advantage", advantages(memory, to, reset))
+
+    if said := says(memory, leads_to, never):
+        others: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {
+            "a final observation is valued with the memory after the reset": (memory, leads_to, ended),
+            "what a step leads to is valued with an empty memory": (empty, leads_to, never),
+            "what a step leads to is valued with the memory before that step": (before, leads_to, never),
+            "a final observation's value is that of the next episode's first": (memory, shown, ended),
+            "a final observation's value is that of the next episode's first, with the old memory": (
+                memory, shown, never,
+            ),
+        }  # fmt: skip
+        raise AssertionError(explained(said, {cause: partial(says, *given) for cause, given in others.items()}))
+
+
+@of_memory("the last action and the last reward, which the network is shown")
+def last_shown(module: ModuleType) -> None:
+    """Values are those of a network that is shown what was done last and what it paid, or nothing in a first step."""
+    trial = exact_trial(module, LINE, ON_LINE, learning_rate=0.0, last_inputs=True)
+    _, metrics, _ = trial.update(trial.state, 0)
+    total = np.rint(np.float64(emitted(metrics, "reward_mean")["reward_mean"]) * 7 * 256).astype(int)
+    action = np.clip(total[:, None] // DIGITS.astype(int) % 3, 0, 2)
+    at, reward = np.arange(7), np.take_along_axis(LINE.reward[None, :7], action[..., None], -1)[..., 0]
+    begins = np.isin(at, (0, 3, 5))
+
+    def late(x: np.ndarray, steps: int = 1) -> np.ndarray:
+        return np.concatenate([np.zeros((SEEDS, steps), x.dtype), x[:, :-steps]], axis=1)
+
+    def wrong(action: Any, reward: Any) -> str:
+        value = np.float64(along(module, trial, at, begins, action, reward)[0])
+        known = {f"value_{how}": getattr(value, how)(1) for how in ("mean", "std", "min", "max")}
+        for name, got in emitted(metrics, *known).items():
+            try:
+                close(f"{name} of a rollout in which all is known,", got, known[name], 1e-4)
+            except AssertionError as error:
+                return str(error)
+        return ""
+
+    if said := wrong(late(action), late(reward)):
+        others: dict[str, tuple[Any, Any]] = {
+            "the network is not shown the last action": (0, late(reward)),
+            "the network is not shown the last reward": (late(action), 0.0),
+            "the network is shown neither the last action nor the last reward": (0, 0.0),
+            "the network is shown the action before the last one": (late(action, 2), late(reward)),
+            "the network is shown the reward before the last one": (late(action), late(reward, 2)),
+            "the network is shown actions and rewards a step late": (late(action, 2), late(reward, 2)),
+        }
+        raise AssertionError(explained(said, {cause: partial(wrong, *given) for cause, given in others.items()}))
+
+
+@of_memory("the memory that a sequence begins with, or the order of its steps")
+def cut_sequences(module: ModuleType) -> None:
+    """Where nothing is learned, losses and ratios are the same however rollouts are cut into sequences."""
+    need(module, "sequence_length", "num_envs", "num_steps", "learning_rate", "norm_adv")
+    settings: dict[str, Any] = {"num_steps": 12, "norm_adv": False, "env": ON_FIVE}
+    begun = Trial(module, FIVE, learning_rate=3e-2, **settings)
+    begun.run(3)
+    found = {}
+    for length in (None, 4, 1):
+        trial = Trial(module, FIVE, learning_rate=0.0, state=begun.state, sequence_length=length, **settings)
+        found[length] = trial.update(trial.state, 3)[1]
+    for length in (4, 1):
+        ratio = emitted(found[length], "first_ratio_error").get("first_ratio_error", np.zeros(SEEDS))
+        if not ratio.max() < 1e-4:
+            raise AssertionError(f"the first ratio is off by {ratio.max():.2g} in sequences of {length} of 12 steps")
+        for name, x in emitted(found[length], "value_loss", "policy_loss", "approx_kl", "loss").items():
+            close(f"{name} in sequences of {length} of 12 steps, where nothing is learned,", x, found[None][name], 1e-4)
+
+
+@of_memory("a metric of the memory", DEFINITION)
+def known_memory(module: ModuleType) -> None:
+    """Its metrics are those of the agent after the update, led along a rollout that is known beforehand."""
+    need(module, "num_envs", "num_steps")
+    settings: dict[str, Any] = {"env": ON_FIVE, "num_steps": 10, "cell": "gru"}
+    trial = Trial(module, FIVE, learning_rate=3e-2, **settings)
+    # What is shown is so large that units saturate.
+    larger = Trial(module, replace(FIVE, obs=30 * FIVE.obs), hidden_sizes=(), learning_rate=3e-2, **settings)
+    at, begins = AT[:10], BEGINS[:10]
+    for one in (trial, larger):
+        _, _, memory_before = along(module, one, at, begins)
+        one.state, metrics, _ = one.update(one.state, 0)
+        _, policy, memory = (np.asarray(x, np.float64) for x in along(module, one, at, begins))
+        _, without, _ = along(module, one, at, np.ones(10, bool))
+        last, old = memory[:, -1], memory_before[:, -1]
+        wanted = {
+            "memory_norm": np.sqrt((memory**2).mean((1, 2))),
+            "memory_saturation": (np.abs(memory) > 0.95).mean((1, 2)),
+            "memory_kl": (policy * np.log(policy / np.maximum(without, 1e-30))).sum(-1).mean(1),
+            "memory_staleness": np.linalg.norm(last - old, axis=1) / np.linalg.norm(last, axis=1),
+            "memory_gradient": backward(module, one, memory),
+        }
+        for name, x in emitted(metrics, *wanted).items():
+            close(name, x, wanted[name], 2e-3)
+
+
+def backward(module: ModuleType, trial: Trial, memory: np.ndarray) -> np.ndarray:
+    """By what a gradient's norm changes in a step back along the first ten of FIVE, whose memories are known; `[S]`."""
+
+    def of_seed(state: Any, memory: Any) -> Any:
+        gradient, logs = jnp.full(memory.shape[1], memory.shape[1] ** -0.5), []
+        for t in range(9, -1, -1):
+
+            def step(before: Any, t: int = t) -> Any:
+                seen = jnp.asarray(trial.params.obs)[AT[t]], jnp.int32(0), jnp.float32(0), jnp.bool(False)
+                return trial.agent.policy(state, before, *seen)[1]
+
+            before = memory[t - 1] if t else jnp.zeros_like(memory[0])
+            (gradient,) = jax.vjp(step, before)[1](gradient)
+            norm = jnp.linalg.norm(gradient)
+            gradient = gradient / norm
+            logs += [] if BEGINS[t] else [jnp.log(norm)]
+        return jnp.exp(jnp.stack(logs).mean())
+
+    return np.asarray(compiled(jax.vmap(of_seed))(trial.state, jnp.asarray(memory, jnp.float32)))

@@ -24,7 +24,7 @@ from probes.changes import Changes, changes, module_of, reached, references
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
 from probes.memory import MEMORY, is_markov, with_more_time
-from probes.oracles import ORACLES, CannotAskError, Oracle, missing, settings_in
+from probes.oracles import MEMORY_ORACLES, ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS, used
 from probes.undo import Undo, smallest
 from probes.ways import Ways, answered, has_memory, of_three_actions, ways
@@ -224,6 +224,8 @@ class Report:
     """what is to be said besides: of the file's PROBE_MEANT, and of what will hang elsewhere"""
     unseen: tuple[str, ...] = ()
     """functions that are new or changed, that `make` uses and no check has run; without what is meant"""
+    original: str = ""
+    """which of rlref's agents is of its kind, with a memory or without"""
 
     @property
     def failures(self) -> list[OracleResult | RungResult]:
@@ -553,14 +555,19 @@ def run(
     with errors_with_line(name, module.__file__, named=False, anywhere=True):
         kind, with_memory = kind_of(module), has_memory(module)
     seeds = range(seed, seed + num_seeds)
-    ladder = LADDER
+    oracles, ladder = ORACLES, LADDER
     if with_memory:
+        functions = {n: x for n, x in ORACLES.items() if x.needs}  # these first, for they are nearest to a fault
+        oracles = functions | MEMORY_ORACLES | ORACLES
         ladder = {n: with_more_time(x) for n, x in LADDER.items() if is_markov(x)}
-    own = {n: x for n, x in (ORACLES | ladder | MEMORY).items() if kind in x.kinds}
-    own = {n: x for n, x in own.items() if with_memory or not (isinstance(x, Oracle) and x.memory)}
+    own = {n: x for n, x in (oracles | ladder | MEMORY).items() if kind in x.kinds}
     for wanted in only:
         if wanted not in own:
-            why = "is not for this kind of agent" if wanted in LADDER | ORACLES | MEMORY else "does not exist"
+            why = (
+                "is not for this kind of agent"
+                if wanted in LADDER | ORACLES | MEMORY_ORACLES | MEMORY
+                else "does not exist"
+            )
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
     chosen = [x for n, x in own.items() if (n in only if only else with_memory or n not in MEMORY)]
     changed = changes_of(agent, module)
@@ -616,12 +623,11 @@ def run(
     watch("", asked, in_order(results))
     unseen = [x for x, has_run in called.items() if not has_run]
     answers, notes = as_meant(module, [*asked, *in_order(results)], own, unseen)
-    if with_memory and not only:
-        notes += ("It has a memory: how many bugs these checks find in agents that have one is not measured yet.",)
-    oracles = [x for x in answers if isinstance(x, OracleResult)]
+    answers_of = [x for x in answers if isinstance(x, OracleResult)]
     rungs = [x for x in answers if not isinstance(x, OracleResult)]
     unseen = [x for x in unseen if x not in getattr(module, "PROBE_MEANT", {})]
-    report = Report(name, kind, oracles, rungs, not only, changed, None, notes, tuple(unseen))
+    original = "ppo_rnn" if with_memory and kind == "ppo" else kind
+    report = Report(name, kind, answers_of, rungs, not only, changed, None, notes, tuple(unseen), original)
     if bisect and report.failures and report.changes and not report.changes.too_different:
         undo = undo_of(report, module, seeds, tell)
         report = dataclasses.replace(report, undo=undo)

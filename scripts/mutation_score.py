@@ -43,7 +43,7 @@ from renamed import renamed
 
 from probes.changes import nodes, reached, without_docstrings
 from probes.ladder import LADDER
-from probes.oracles import ORACLES
+from probes.oracles import MEMORY_ORACLES, ORACLES
 from probes.oracles.base import LIKENESS
 from probes.verdict import CAUGHT_BY
 
@@ -176,7 +176,8 @@ def version(agent: str, source: str, check: str) -> str:
     If an oracle showed it wrong, of the probes that oracle and what it refers to: whatever else they ask, it is WRONG.
     So checks that were added since, and would fail sooner, may name another component.
     """
-    texts = behind(check) if check in ORACLES and ORACLES[check].holds != LIKENESS else of_the_probes()
+    oracle = (ORACLES | MEMORY_ORACLES).get(check)
+    texts = behind(check) if oracle and oracle.holds != LIKENESS else of_the_probes()
     return hashlib.sha256("\0".join([source, *texts]).encode()).hexdigest()[:16]
 
 

@@ -7,7 +7,8 @@ They are asked in the order in which they are registered: functions first, for w
 """
 
 # isort: off
-from probes.oracles import ppo, dqn, cem, shared, contract, exact_ppo, exact_dqn, exact_cem, memory  # noqa: F401
+from probes.oracles import ppo, dqn, cem, shared, contract, exact_ppo, exact_dqn, exact_cem  # noqa: F401
 from probes.oracles.base import ORACLES, CannotAskError, Oracle, missing, settings_in
+from probes.oracles.memory import MEMORY_ORACLES
 
-__all__ = ["ORACLES", "CannotAskError", "Oracle", "missing", "settings_in"]
+__all__ = ["MEMORY_ORACLES", "ORACLES", "CannotAskError", "Oracle", "missing", "settings_in"]

@@ -44,8 +44,6 @@ class Oracle:
     """oracles over functions of the file that see the same more precisely: it is asked where one of them cannot be"""
     also: tuple[str, ...] = ()
     """functions that it calls besides, where the file has them"""
-    memory: bool = False
-    """whether it is for agents with a memory alone"""
 
 
 class CannotAskError(Exception):

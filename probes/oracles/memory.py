@@ -18,19 +18,20 @@ import numpy as np
 from probes.environments import Tabular, tables
 from probes.oracles.base import (
     DEFINITION,
-    ORACLES,
     SEEDS,
     TRUTH,
     CannotAskError,
+    Oracle,
     close,
     compiled,
     emitted,
     need,
-    oracle,
 )
 from probes.oracles.contract import KNOWN, Trial, apart
 from probes.oracles.exact_ppo import DIGITS, LINE, ON_LINE, exact_trial
 from rlref.contract import PPO
+
+MEMORY_ORACLES: dict[str, Oracle] = {}
 
 # Three steps to a termination, then two to a time limit: whatever is done, it is known what comes.
 FIVE = apart(
@@ -63,8 +64,7 @@ def of_memory(isolates: str, holds: str = TRUTH) -> Callable[[Callable[[ModuleTy
     """Add the decorated function to the oracles that agents with a memory alone are asked."""
 
     def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        oracle(PPO, isolates, holds)(check)
-        ORACLES[check.__name__] = replace(ORACLES[check.__name__], memory=True)
+        MEMORY_ORACLES[check.__name__] = Oracle(check.__name__, check, PPO, isolates, holds, {})
         return check
 
     return add
@@ -144,10 +144,9 @@ def differ(found: list[dict[str, np.ndarray]], name: str, wanted: np.ndarray) ->
     return ""
 
 
-def explained(said: str, causes: Mapping[str, Callable[[], str]]) -> str:
-    """What is said, with the first cause that leaves nothing to be said."""
-    fits = next((cause for cause, says in causes.items() if not says()), "")
-    return f"{said}: as where {fits}" if fits else said
+def cause_of(causes: Mapping[str, Callable[[], str]]) -> str:
+    """The first cause that leaves nothing to be said; '' if none does."""
+    return next((f": as where {cause}" for cause, says in causes.items() if not says()), "")
 
 
 @of_memory("the memory: when it is emptied, or carried on")
@@ -161,7 +160,7 @@ def remembered_values(module: ModuleType) -> None:
 
         if said := says(BEGINS):
             causes = {f"the memory {how}": partial(says, resets) for how, resets in FORGETTING.items()}
-            raise AssertionError(f"with {cell}, {explained(said, causes)}" if number else explained(said, causes))
+            raise AssertionError((f"with {cell}, " if number else "") + said + cause_of(causes))
 
 
 @of_memory("what of another episode is not forgotten where one begins")
@@ -227,7 +226,9 @@ def remembered_finals(module: ModuleType) -> None:
                 memory, shown, never,
             ),
         }  # fmt: skip
-        raise AssertionError(explained(said, {cause: partial(says, *given) for cause, given in others.items()}))
+        if not (cause := cause_of({cause: partial(says, *given) for cause, given in others.items()})):
+            raise CannotAskError("its advantages are its own")
+        raise AssertionError(said + cause)
 
 
 @of_memory("the last action and the last reward, which the network is shown")
@@ -262,7 +263,7 @@ def last_shown(module: ModuleType) -> None:
             "the network is shown the reward before the last one": (late(action), late(reward, 2)),
             "the network is shown actions and rewards a step late": (late(action, 2), late(reward, 2)),
         }
-        raise AssertionError(explained(said, {cause: partial(wrong, *given) for cause, given in others.items()}))
+        raise AssertionError(said + cause_of({cause: partial(wrong, *given) for cause, given in others.items()}))
 
 
 @of_memory("the memory that a sequence begins with, or the order of its steps")

@@ -9,32 +9,32 @@ import numpy as np
 from probes import solve
 from probes.check import error
 from probes.ladder import LADDER, Answer
-from probes.oracles import ORACLES
+from probes.memory import MEMORY
+from probes.oracles import MEMORY_ORACLES, ORACLES
 from probes.verdict import numbers
 
 
 def main() -> None:
     print("| oracle | for | it is | what must hold | component | functions of the file |")
     print("|---|---|---|---|---|---|")
-    for oracle in ORACLES.values():
+    for oracle in (ORACLES | MEMORY_ORACLES).values():
         needs = ", ".join(f"`{name}({', '.join(fields)})`" for name, fields in oracle.needs.items())
         doc = one_line(oracle.check)
         others = ", ".join(oracle.instead_of)
         contract = "the contract alone" + (f", where one of these cannot be asked: {others}" if others else "")
-        print(
-            f"| `{oracle.name}` | {kinds(oracle.kinds)} | {oracle.holds} | {doc} | {oracle.isolates} | "
-            f"{needs or contract} |"
-        )
+        whose = kinds(oracle.kinds, oracle.name in MEMORY_ORACLES)
+        print(f"| `{oracle.name}` | {whose} | {oracle.holds} | {doc} | {oracle.isolates} | {needs or contract} |")
     print("\n| probe | for | task and truth | component | gamma | tolerance | wrong answers it separates |")
     print("|---|---|---|---|---|---|---|")
-    for probe in LADDER.values():
+    for probe in (LADDER | MEMORY).values():
         case = probe.case(0)
         doc = one_line(probe.make)
         tolerances = [f"{probe.tolerance:g}"] if case.truth.value is not None else []
         tolerances += [f"policy {probe.policy_tolerance:g}"] if case.truth.policy is not None else []
         causes = "below" if probe.fingerprints else "; ".join(f"{c} {shown(a)}" for c, a in probe.wrong(case).items())
+        whose = kinds(probe.kinds, probe.name in MEMORY)
         print(
-            f"| `{probe.name}` | {kinds(probe.kinds)} | {doc} | {probe.isolates} | {probe.gamma:g} | "
+            f"| `{probe.name}` | {whose} | {doc} | {probe.isolates} | {probe.gamma:g} | "
             f"{', '.join(tolerances)} | {causes} |"
         )
     rungs = [probe for probe in LADDER.values() if probe.fingerprints]
@@ -59,8 +59,8 @@ def one_line(function: object) -> str:
     return " ".join((inspect.getdoc(function) or "").split()).replace("|", "\\|")
 
 
-def kinds(names: Iterable[str]) -> str:
-    return ", ".join(map(str.upper, names))
+def kinds(names: Iterable[str], memory: bool = False) -> str:
+    return ", ".join(map(str.upper, names)) + " with a memory" * memory
 
 
 def shown(answer: Answer) -> str:

@@ -12,7 +12,7 @@ FILE = Path(__file__).resolve().parent.parent / "rlref" / "ppo_rnn.py"
 
 # As mutants.COMPONENTS, with checks that agents with a memory alone are asked.
 OWN = {
-    "resets": "remembered_values first_steps recall_1 recall_4 remembered_limit",
+    "resets": "remembered_values first_steps later_steps recall_1 recall_4 remembered_limit",
     "final observations": "remembered_finals final_observations remembered_limit known_advantages",
     "memory carried on": "remembered_values recall_1 recall_4 recall_16",
     "sequences": "cut_sequences first_ratio recall_cut exact_batch",
@@ -53,7 +53,7 @@ RESETS = [
         "resets",
     ),
     Mutant(
-        "emptied a step late", "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, state.seen.reset)", "resets"
+        "resets go on for ever", "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, state.seen.reset)", "resets"
     ),
     Mutant(
         "memory outlives a limit", "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, terminated)", "resets"
@@ -301,13 +301,13 @@ LAST = [
         "last action and reward",
     ),
     Mutant(
-        "the action before the last",
+        "the last action never taken over",
         "seen = Seen(obs, sent,",
         "seen = Seen(obs, state.seen.last_action,",
         "last action and reward",
     ),
     Mutant(
-        "the reward before the last",
+        "the last reward never taken over",
         "seen = Seen(obs, sent, reward, ended)",
         "seen = Seen(obs, sent, state.seen.last_reward, ended)",
         "last action and reward",

@@ -188,6 +188,22 @@ def first_steps(module: ModuleType) -> None:
                 close(f"the {name} of an episode's first step, with a {what} of another episode,", got, wanted, 1e-5)
 
 
+@of_memory("the memory: nothing comes of what was before")
+def later_steps(module: ModuleType) -> None:
+    """In later steps the memory changes what the agent says."""
+    trial = Trial(module, FIVE, learning_rate=3e-2, env=ON_FIVE)
+    state, *_ = trial.update(trial.state, 0)
+
+    def of_seed(state: Any, memory: Any) -> Any:
+        seen = memory, jnp.asarray(FIVE.obs)[1], jnp.int32(0), jnp.float32(0), jnp.bool(False)
+        return trial.agent.value(state, *seen)[0]
+
+    say = compiled(jax.vmap(of_seed, (0, None)))
+    memory = trial.agent.memory0
+    if np.abs(np.asarray(say(state, memory + 0.7)) - np.asarray(say(state, memory))).max() < 1e-6:
+        raise AssertionError("the value of a second step is the same whatever the memory")
+
+
 @of_memory("the memory with which a final observation is valued")
 def remembered_finals(module: ModuleType) -> None:
     """What a step led to is valued with the memory of its episode, before any reset."""
@@ -309,6 +325,8 @@ def known_memory(module: ModuleType) -> None:
         }
         for name, x in emitted(metrics, *wanted).items():
             close(name, x, wanted[name], 2e-3)
+            large = wanted[name] > 1e-4  # which way round a divergence is shows in its last digits
+            close(f"{name}, to what it should be,", x[large] / wanted[name][large], np.ones(large.sum()), 0.01)
 
 
 def backward(module: ModuleType, trial: Trial, memory: np.ndarray) -> np.ndarray:

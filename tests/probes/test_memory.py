@@ -10,6 +10,9 @@ import pytest
 from probes import check, solve
 from probes.ladder import LADDER
 from probes.memory import FORGETS, MEMORY, is_markov
+from probes.oracles import MEMORY_ORACLES, ORACLES
+from probes.oracles.base import CYCLE
+from probes.oracles.contract import apart
 from probes.ways import ways
 from rlref import ppo_rnn
 from rlref.errors import UsageError
@@ -35,13 +38,12 @@ def test_a_way_leads_to_its_state(name):
     for i, (states, actions, length) in enumerate(zip(*ways(params, 20), strict=True)):
         states, actions = states[-length:], actions[-length:]
         assert states[-1] == i
-        if params.start[states[0]] > 0:
-            for at, action, to in zip(states, actions, states[1:], strict=False):
-                assert params.next[at, action] == to
-                assert not (params.terminated | params.truncated)[at, action]
-        else:  # met as a final observation alone
-            assert length == 1
-            assert np.isnan(MEMORY[name].case(0).truth.value[i])
+        assert params.start[states[0]] > 0
+        for k, (at, action, to) in enumerate(zip(states, actions, states[1:], strict=False)):
+            assert params.next[at, action] == to
+            if (params.terminated | params.truncated)[at, action]:  # to what is met as a final observation alone
+                assert k == length - 2
+                assert np.isnan(MEMORY[name].case(0).truth.value[i])
 
 
 @rungs
@@ -105,7 +107,7 @@ BUGS = {  # text, with what; the rung; the wrong answer that comes out, if it ha
         ".swapaxes(0, 1).reshape(length, -1, *x.shape[2:])", ".reshape(length, -1, *x.shape[2:])", "recall_cut",
         FORGETS,
     ),
-    "reset_one_step_late": (
+    "always_reset_in_the_rollout": (
         "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, state.seen.reset)", "recall_1", "",
     ),
     "memory_outlives_a_limit": (
@@ -127,3 +129,91 @@ def test_a_planted_bug_fails_where_the_right_agent_passes(name, tmp_path):
         case, answer = list(wrong.rows())[wrong.worst]
         errors = {c: check.error(wrong.probe, "ppo", case, answer, to) for c, to in wrong.probe.wrong(case).items()}
         assert min(errors, key=errors.get) == cause
+
+
+FAULTS = {  # text, with what; the oracle; what it says
+    "never_remembered": (
+        "jnp.where(reset[:, None], empty(task.config), memory)", "0 * memory", "later_steps",
+        "the same whatever the memory",
+    ),
+    "never_reset": (
+        "jnp.where(reset[:, None], empty(task.config), memory)", "memory", "first_steps",
+        "with a memory of another episode",
+    ),
+    "lstm_half_reset": (
+        "jnp.where(reset[:, None], empty(task.config), memory)",
+        "jnp.where(reset[:, None] & (jnp.arange(memory.shape[1]) < task.config.memory_size), 0.0, memory)",
+        "first_steps", "with a memory of another episode",
+    ),
+    "always_reset_in_the_rollout": (
+        "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, state.seen.reset)", "remembered_values",
+        "as where the memory is emptied before every step",
+    ),
+    "limit_outlived": (
+        "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, terminated)", "remembered_values",
+        "as where the memory outlives a time limit",
+    ),
+    "rollouts_begin_empty": (
+        "    start = state.memory\n",
+        "    state = replace(state, memory=jnp.zeros_like(state.memory))\n    start = state.memory\n",
+        "remembered_values", "as where the memory is emptied where a rollout begins",
+    ),
+    "final_after_reset": (
+        "reward, jnp.zeros_like(ended))", "reward, ended)", "remembered_finals",
+        "as where a final observation is valued with the memory after the reset",
+    ),
+    "next_values_from_nothing": (
+        "state.obs_moments, memory, final)", "state.obs_moments, 0 * memory, final)", "remembered_finals",
+        "as where what a step leads to is valued with an empty memory",
+    ),
+    "action_never_shown": (
+        "seen = Seen(obs, sent,", "seen = Seen(obs, state.seen.last_action,", "last_shown",
+        "as where the network is not shown the last action",
+    ),
+    "sequences_begin_empty": (
+        "ends = jnp.stack([before,", "ends = jnp.stack([0 * before,", "cut_sequences", "the first ratio is off by",
+    ),
+    "learning_ignores_resets": (
+        "memory = remember(task, params, memory, *x)", "memory = remember(task, params, memory, x[0], 0 * x[1] > 0)",
+        "first_ratio", "the first ratio is off by",
+    ),
+    "kl_reversed": ("policy.kl(without).mean()", "without.kl(policy).mean()", "known_memory", "memory_kl, to what it"),
+    "no_gradient_through_time": (
+        "memory = remember(task, params, memory, *x)",
+        "memory = remember(task, params, jax.lax.stop_gradient(memory), *x)", "exact_policy", "learning rates away",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_oracle_of_memory_fails_on_a_planted_fault(name, tmp_path):
+    old, new, oracle, said = FAULTS[name]
+    (asked,) = check.run(copy(tmp_path, name, old, new), only=[oracle], bisect=False).oracles
+    assert said in asked.fault
+
+
+@pytest.mark.slow
+def test_the_agent_passes_every_oracle_of_its_kind():
+    names = [name for name, x in (ORACLES | MEMORY_ORACLES).items() if "ppo" in x.kinds]
+    report = check.run("ppo_rnn", only=names)
+    assert not [x for x in report.oracles if x.fault]
+    asked = {x.oracle.name for x in report.oracles if x.fault == ""}
+    assert asked >= MEMORY_ORACLES.keys()
+    assert asked >= {"known_rollout", "known_advantages", "exact_policy", "exact_value", "exact_batch", "first_ratio"}
+
+
+def test_what_ends_or_leads_back_leads_to_a_state_of_its_own():
+    new = apart(CYCLE)
+    assert new.next[:4, 0].tolist() == [1, 4, 3, 5]
+    assert len(np.unique(new.obs, axis=0)) == len(new.obs) == 6
+    states, _, length = ways(new)
+    assert [row[-n:].tolist() for row, n in zip(states, length, strict=True)] == [
+        [0], [0, 1], [2], [2, 3], [0, 1, 4], [2, 3, 5],
+    ]  # fmt: skip
+
+
+def test_oracles_of_memory_are_for_agents_that_have_one():
+    with pytest.raises(UsageError) as error:
+        check.run("ppo", only=["first_steps"])
+    assert "the check 'first_steps' is not for this kind of agent" in str(error.value)

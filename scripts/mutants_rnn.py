@@ -12,9 +12,9 @@ FILE = Path(__file__).resolve().parent.parent / "rlref" / "ppo_rnn.py"
 
 # As mutants.COMPONENTS, with checks that agents with a memory alone are asked.
 OWN = {
-    "resets": "remembered_values first_steps later_steps recall_1 recall_4 remembered_limit",
+    "resets": "remembered_values memories_apart first_steps later_steps recall_1 recall_4 remembered_limit",
     "final observations": "remembered_finals final_observations remembered_limit known_advantages",
-    "memory carried on": "remembered_values recall_1 recall_4 recall_16",
+    "memory carried on": "remembered_values memories_apart recall_1 recall_4 recall_16",
     "sequences": "cut_sequences first_ratio recall_cut exact_batch",
     "learning through memories": "first_ratio known_losses cut_sequences exact_policy exact_value exact_batch recall_1 "
     "recall_4 recall_16",

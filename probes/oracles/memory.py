@@ -132,9 +132,8 @@ def updates(module: ModuleType, number: int = 0) -> tuple[Trial, list[dict[str, 
 
 
 def differ(found: list[dict[str, np.ndarray]], name: str, wanted: np.ndarray) -> str:
-    """How what three updates report of `name` differs from `wanted` `[S, 33]`; '' if it does not."""
-    for step, metrics in enumerate(found):
-        x = np.float64(wanted[:, STEPS * step : STEPS * (step + 1)])
+    """How what updates report of `name` differs from `wanted` `[S, all their steps]`; '' if it does not."""
+    for step, (metrics, x) in enumerate(zip(found, np.split(np.float64(wanted), len(found), axis=1), strict=True)):
         known = {f"{name}_{how}": getattr(x, how)(1) for how in ("mean", "std", "min", "max")}
         for metric, got in emitted(metrics, *known).items():
             try:
@@ -161,6 +160,27 @@ def remembered_values(module: ModuleType) -> None:
         if said := says(BEGINS):
             causes = {f"the memory {how}": partial(says, resets) for how, resets in FORGETTING.items()}
             raise AssertionError((f"with {cell}, " if number else "") + said + cause_of(causes))
+
+
+@of_memory("the memory: that of another environment, or emptied where another's episode ends")
+def memories_apart(module: ModuleType) -> None:
+    """Values of two environments whose episodes end at different times are those of each one's own steps."""
+    need(module, "num_envs", "num_steps", "num_minibatches", "learning_rate")
+    starts = replace(FIVE, start=np.isin(np.arange(len(FIVE.obs)), (0, 3)).astype(np.float32) / 2)
+    trial, found = Trial(module, starts, 0.0, env=ON_FIVE, num_envs=2, num_steps=4, num_minibatches=1), []
+    for step in range(3):
+        trial.state, metrics, _ = trial.update(trial.state, step)
+        found.append(metrics)
+    ways = [(first + np.arange(12)) % 5 for first in (0, 3)]
+    paid = np.mean([FIVE.reward[at[:4], 0] for at in ways])
+    differently = np.abs(emitted(found[0], "reward_mean")["reward_mean"] - paid) < 1e-4
+    if differently.sum() < 8:
+        raise CannotAskError("its environments hardly ever begin in different states")
+    values = [along(module, trial, at, (at == 0) | (at == 3))[0].reshape(SEEDS, 3, 4) for at in ways]
+    wanted = np.concatenate(values, axis=2).reshape(SEEDS, 24)[differently]
+    of_these = [{name: x[differently] for name, x in metrics.items()} for metrics in found]
+    if said := differ(of_these, "value", wanted):
+        raise AssertionError(f"in two environments, {said}")
 
 
 @of_memory("what of another episode is not forgotten where one begins")

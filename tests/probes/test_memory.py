@@ -149,6 +149,10 @@ FAULTS = {  # text, with what; the oracle; what it says
         "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, state.seen.reset)", "remembered_values",
         "as where the memory is emptied before every step",
     ),
+    "reset_with_another": (
+        "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, ended | ended.any())", "memories_apart",
+        "in two environments, value_",
+    ),
     "limit_outlived": (
         "Seen(obs, sent, reward, ended)", "Seen(obs, sent, reward, terminated)", "remembered_values",
         "as where the memory outlives a time limit",

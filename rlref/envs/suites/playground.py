@@ -1,6 +1,7 @@
 """MuJoCo Playground (Zakka et al. 2025, arXiv:2502.08844): the DeepMind Control Suite, and robots, on MJX."""
 
 import functools
+import subprocess
 from typing import Any
 
 import jax
@@ -24,7 +25,10 @@ class PlaygroundEnv(SuiteEnv):
 
     def __init__(self, name: str) -> None:
         config = registry.get_default_config(name)
-        self.env = registry.load(name, config, {"impl": "jax"})
+        try:
+            self.env = registry.load(name, config, {"impl": "jax"})
+        except subprocess.CalledProcessError as error:
+            raise OSError("robots' models, MuJoCo Menagerie, are downloaded by git once, and that failed") from error
         self.limit = config.episode_length // config.get("action_repeat", 1)
         state = jax.eval_shape(self.env.reset, jax.random.key(0))
         self.observations = unbounded(own_part(state.obs).shape)

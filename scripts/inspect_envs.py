@@ -57,7 +57,8 @@ def in_a_process(env_id: str, episodes: int) -> list[str]:
         return [""] * 6 + [f"not done after {TIME_LIMIT} s"]
     except subprocess.CalledProcessError as error:
         last = error.stderr.strip().splitlines()[-1:] or [f"ended with {error.returncode}"]
-        return [""] * 6 + [last[0].removeprefix(f"rlref.errors.UsageError: {env_id} ").replace("|", "/")]
+        said = last[0].removeprefix(f"rlref.errors.UsageError: {env_id} ").replace("|", "/")
+        return [""] * 6 + [said.replace(sys.prefix, "")]
     return json.loads(done.stdout.splitlines()[-1])
 
 

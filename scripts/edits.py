@@ -2911,7 +2911,137 @@ def natural_step(mean: Array, variance: Array, noise: Array, utility: Array) -> 
     ),
 ]
 
-EDITS = PPO + DQN + CEM
+RNN_MEMORY_SIZE = "    memory_size: int = static(32)  # its units\n"
+RNN_UNROLL = """\
+    def step(memory: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        memory = remember(task, params, memory, *x)
+        return memory, memory
+
+    return jax.lax.scan(step, memory, (new.reshape(*reset.shape, -1), reset))[1]
+"""
+RNN_RESET = "    memory = jnp.where(reset[:, None], empty(task.config), memory)\n"
+RNN_LOG_STD = "        if not self.discrete:  # added to `init_log_std`, which may be traced\n"
+
+PPO_RNN = [
+    Edit(
+        "LSTM for GRU",
+        "ppo_rnn",
+        "the memory is an LSTM (Gers et al. 2000), as in most published recurrent agents (Kapturowski et al. 2019)",
+        ("Config",),
+        (('cell: Literal["gru", "lstm"] = static("gru")', 'cell: Literal["gru", "lstm"] = static("lstm")'),),
+    ),
+    Edit(
+        "minimal gated unit",
+        "ppo_rnn",
+        "the candidate sees the whole memory, without a reset gate (after Zhou et al. 2016, arXiv:1603.09420)",
+        ("Network",),
+        (("jnp.tanh(xn + nn.sigmoid(xr + hr) * hn)", "jnp.tanh(xn + hn)"),),
+    ),
+    Edit(
+        "layer norm before the memory",
+        "ppo_rnn",
+        "what enters the gates is normalised over its layer (Ba et al. 2016, arXiv:1607.06450)",
+        ("Network",),
+        (
+            (RNN_LOG_STD, "        self.norm = nn.LayerNorm()\n" + RNN_LOG_STD),
+            ("        return self.inputs(x)\n", "        return self.inputs(self.norm(x))\n"),
+        ),
+    ),
+    Edit(
+        "KL penalty in recurrent PPO",
+        "ppo_rnn",
+        "KL(old, new) with a fixed coefficient is added to the clipped objective (Schulman et al. 2017, section 4)",
+        ("Config", "loss"),
+        (
+            (
+                RNN_MEMORY_SIZE,
+                RNN_MEMORY_SIZE + '    kl_coef: float = leaf(0.5, "[0, inf)")  # weight of the KL penalty\n',
+            ),
+            (
+                "    return total, {\n",
+                "    total += config.kl_coef * batch.policy.kl(policy).mean()  # from the policy that acted\n"
+                "    return total, {\n",
+            ),
+        ),
+    ),
+    Edit(
+        "burn-in",
+        "ppo_rnn",
+        "the first quarter of each sequence is remembered, and not learned from (Kapturowski et al. 2019, R2D2)",
+        ("loss",),
+        (
+            (
+                "    memory = unroll(task, params, batch.memory[0], new, batch.seen.reset)\n",
+                "    memory = unroll(task, params, batch.memory[0], new, batch.seen.reset)\n"
+                "    begin = len(memory) // 4\n",
+            ),
+            (
+                "    batch = flat(batch._replace(memory=memory))  # from here on as without a memory\n",
+                "    batch = batch._replace(memory=memory)\n"
+                "    batch = flat(jax.tree.map(lambda x: x[begin:], batch))  # from here on as without a memory\n",
+            ),
+        ),
+    ),
+    Edit(
+        "gradients back eight steps",
+        "ppo_rnn",
+        "truncated backpropagation through time: no gradient goes back over every eighth step (Williams & Peng 1990)",
+        ("unroll",),
+        (
+            (
+                RNN_UNROLL,
+                """\
+    def step(memory: Array, x: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        t, *seen = x
+        memory = remember(task, params, jnp.where(t % 8 == 0, jax.lax.stop_gradient(memory), memory), *seen)
+        return memory, memory
+
+    return jax.lax.scan(step, memory, (jnp.arange(len(reset)), new.reshape(*reset.shape, -1), reset))[1]
+""",
+            ),
+        ),
+    ),
+    Edit(
+        "AdamW in recurrent PPO",
+        "ppo_rnn",
+        "decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101)",
+        ("make_optimizer",),
+        (
+            (
+                "optax.adam(learning_rate, eps=config.adam_eps))\n",
+                "optax.adamw(learning_rate, eps=config.adam_eps))\n",
+            ),
+        ),
+    ),
+    Edit(
+        "memory that is learned to begin with",
+        "ppo_rnn",
+        "an episode begins with a memory that is a parameter, at first 0 (as in Hochreiter et al. 2001)",
+        ("Network", "remember"),
+        (
+            (
+                RNN_LOG_STD,
+                '        size = self.memory_size * (1 if self.cell == "gru" else 2)\n'
+                '        self.first = self.param("first", nn.initializers.zeros, (size,))\n' + RNN_LOG_STD,
+            ),
+            (RNN_RESET, '    memory = jnp.where(reset[:, None], params["params"]["first"], memory)\n'),
+        ),
+    ),
+    Edit(
+        "last reward by its sign",
+        "ppo_rnn",
+        "the network is shown the sign of the last reward, whatever its size (as rewards clipped by Mnih et al. 2015)",
+        ("extras",),
+        (
+            (
+                "jnp.concatenate([x, seen.last_reward[:, None]], axis=-1)",
+                "jnp.concatenate([x, jnp.sign(seen.last_reward)[:, None]], axis=-1)",
+            ),
+        ),
+    ),
+]
+
+EDITS = PPO + DQN + CEM + PPO_RNN
 BY_NAME = {edit.name: edit for edit in EDITS}
 
 # ---- Bugs ------------------------------------------------------------------------------------------------------------

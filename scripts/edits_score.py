@@ -39,7 +39,7 @@ from mutation_score import of_the_probes
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "edits.json"
 PAGE = ROOT / "probes" / "right_edits.md"
-AGENTS = ("ppo", "dqn", "cem")
+AGENTS = ("ppo", "dqn", "cem", "ppo_rnn")
 TIME_LIMIT = 1200  # seconds
 NUM_SEEDS = 8  # of a training
 STEPS = {"dqn": 300_000}  # of a training; the others' defaults

@@ -51,6 +51,8 @@ SMALL = {
     "--checkpoint-every 15",
     "cem": "--num-seeds 4 --env-id Pendulum-v1 --num-generations 200 --num-rollouts 1 --population-size 32 "
     "--eval-every 20 --checkpoint-every 15",
+    "ppo_rnn": "--num-seeds 4 --total-timesteps 100000 --hidden-sizes 16 --memory-size 16 --eval-every 20 "
+    "--checkpoint-every 15",
 }
 
 

@@ -44,7 +44,7 @@ def test_a_bug_is_where_it_says(bug):
 
 def test_the_catalogue_has_enough_of_each():
     of_edits = collections.Counter(edit.agent for edit in edits.EDITS)
-    assert all(of_edits[agent] >= least for agent, least in {"ppo": 12, "dqn": 10, "cem": 6}.items())
+    assert all(of_edits[agent] >= least for agent, least in {"ppo": 12, "dqn": 10, "cem": 6, "ppo_rnn": 9}.items())
     assert len(edits.EDITS) >= 28
     assert len(edits.BUGS) >= 27
     assert len(edits.BY_NAME) == len(edits.EDITS)

@@ -110,12 +110,6 @@ CARRIED = [
         "memory carried on",
     ),
     Mutant(
-        "an LSTM's c lost",
-        "jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), c], axis=-1)",
-        "jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), h], axis=-1)",
-        "memory carried on",
-    ),
-    Mutant(
         "memory kept with 8 bits",
         "seen=seen, memory=memory)",
         "seen=seen, memory=memory.astype(jnp.bfloat16).astype(jnp.float32))",
@@ -390,6 +384,12 @@ TOLD = [
     Mutant(
         "gradient forward in time", "reset.shape, -1)), reverse=True)[1]", "reset.shape, -1)))[1]", "memory's metrics"
     ),
+    Mutant(
+        "an LSTM's c lost",
+        "jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), c], axis=-1)",
+        "jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), h], axis=-1)",
+        "memory carried on",
+    ),
 ]
 
 
@@ -402,3 +402,11 @@ def of_ppo() -> list[Mutant]:
 
 MEMORY = [*RESETS, *CARRIED, *FINALS, *SEQUENCES, *LEARNING, *LAST, *TOLD]
 PPO_RNN = [*MEMORY, *of_ppo()]
+
+# As mutants.METHODS.
+METHODS_RNN = {
+    "no gradient through time": "truncated backpropagation through time, of one step (Williams & Peng 1990)",
+    "gradient through a sequence's last half alone": "truncated backpropagation through time, of half a sequence",
+    "learned from a sequence's last step alone": "a loss on the step with the longest past (as Lample & Chaplot 2017 "
+    "leave out the first ones)",
+}

@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 from mutants import COMPONENTS, METHODS, MUTANTS, Mutant, plant
-from mutants_rnn import COMPONENTS_RNN, PPO_RNN
+from mutants_rnn import COMPONENTS_RNN, METHODS_RNN, PPO_RNN
 from renamed import renamed
 
 from probes.changes import nodes, reached, without_docstrings
@@ -240,7 +240,10 @@ def markdown(rows: list[dict[str, Any]], number_older: int) -> str:
             "right in another method."
         )
     differ = [row for row in full if row.get("word") == "DIFFERS" and not row["equivalent"]]
-    lines += [f"  - {row['agent'].upper()}, {row['mutant']}: right in {METHODS.get(row['mutant'])}." for row in differ]
+    lines += [
+        f"  - {row['agent'].upper()}, {row['mutant']}: right in {(METHODS | METHODS_RNN).get(row['mutant'])}."
+        for row in differ
+    ]
     minutes = sum(row["seconds"] for row in full + itself) / os.cpu_count() / 60
     lines.append(f"- Oracles and ladder took {minutes:.0f} minutes of {os.cpu_count()} cores.")
     number = len(full + other + itself)

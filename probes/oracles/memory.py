@@ -234,35 +234,35 @@ def remembered_finals(module: ModuleType) -> None:
         raise CannotAskError("its values are not those that it says")
     gamma, gae_lambda = KNOWN.values()
     empty = np.broadcast_to(np.asarray(trial.agent.memory0), memory.shape)
-    before = np.where(BEGINS[:, None], empty, np.concatenate([empty[:, :1], memory[:, :-1]], axis=1))
+    old = np.concatenate([empty[:, :1], memory[:, :-1]], axis=1)
+    before = np.where(BEGINS[:, None], empty, old)
     leads_to, ended = FIVE.next[AT, 0], (FIVE.terminated | FIVE.truncated)[AT, 0]
     shown = np.where(ended, FIVE.after[AT, 0], leads_to)
 
-    def advantages(memory: np.ndarray, to: np.ndarray, reset: np.ndarray) -> np.ndarray:
-        after = np.asarray(of_final(module)(trial.config, trial.state, memory, FIVE.obs[to], reset))
+    def valued(memory: np.ndarray, to: np.ndarray, reset: Any = False) -> np.ndarray:
+        resets = np.broadcast_to(np.asarray(reset), to.shape)
+        return np.asarray(of_final(module)(trial.config, trial.state, memory, FIVE.obs[to], resets))
+
+    def says(after: np.ndarray) -> str:
         delta = FIVE.reward[AT, 0] + gamma * ~FIVE.terminated[AT, 0] * after - value
         advantage = delta.copy()
         for t in range(3 * STEPS - 2, -1, -1):
             if (t + 1) % STEPS:  # each rollout for itself
                 advantage[:, t] += gamma * gae_lambda * ~ended[t] * advantage[:, t + 1]
-        return advantage
+        return differ(found, "advantage", advantage)
 
-    never = np.zeros(3 * STEPS, bool)
-
-    def says(memory: np.ndarray, to: np.ndarray, reset: np.ndarray) -> str:
-        return differ(found, "advantage", advantages(memory, to, reset))
-
-    if said := says(memory, leads_to, never):
-        others: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = {
-            "a final observation is valued with the memory after the reset": (memory, leads_to, ended),
-            "what a step leads to is valued with an empty memory": (empty, leads_to, never),
-            "what a step leads to is valued with the memory before that step": (before, leads_to, never),
-            "a final observation's value is that of the next episode's first": (memory, shown, ended),
-            "a final observation's value is that of the next episode's first, with the old memory": (
-                memory, shown, never,
-            ),
-        }  # fmt: skip
-        if not (cause := cause_of({cause: partial(says, *given) for cause, given in others.items()})):
+    if said := says(valued(memory, leads_to)):
+        next_first = "a final observation's value is that of the next episode's first"
+        others = {
+            "a final observation is valued with the memory after the reset": valued(memory, leads_to, ended),
+            "what a step leads to is valued with an empty memory": valued(empty, leads_to),
+            "what a step leads to is valued with the memory before that step": valued(before, leads_to),
+            "what a step leads to is valued with the memory before it, be it another episode's": valued(old, leads_to),
+            "what a step leads to is valued as if it had not been seen": value,
+            next_first: valued(memory, shown, ended),
+            f"{next_first}, with the old memory": valued(memory, shown),
+        }
+        if not (cause := cause_of({cause: partial(says, after) for cause, after in others.items()})):
             raise CannotAskError("its advantages are its own")
         raise AssertionError(said + cause)
 

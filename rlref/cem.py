@@ -16,7 +16,7 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 `F` features, `B` observations.
 """
 
-# Original: cem 6ad5461e4fd8; by this line `rlref probe` tells what a copy has changed
+# Original: cem 356c389380f0; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import itertools
@@ -312,10 +312,10 @@ def without_mask(obs: Array, space: Any) -> tuple[Array, Any, Array | None]:
 
     Where not all actions are, the observation space has `action_mask`: so many last numbers of each row say which.
     """
-    size = getattr(space, "action_mask", 0)
-    if not size:
+    if not (size := getattr(space, "action_mask", 0)):
         return obs, space, None
-    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, obs[:, -size:] > 0
+    mask = obs[:, -size:] > 0  # of a row that allows nothing, as some last states', all are allowed
+    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, mask | ~mask.any(axis=-1, keepdims=True)
 
 
 def features(obs: Array, space: Any) -> Array:

@@ -16,7 +16,7 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
-# Original: dqn 3701a22be751; by this line `rlref probe` tells what a copy has changed
+# Original: dqn f13a849bc817; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -545,10 +545,10 @@ def without_mask(obs: Array, space: Any) -> tuple[Array, Any, Array | None]:
 
     Where not all actions are, the observation space has `action_mask`: so many last numbers of each row say which.
     """
-    size = getattr(space, "action_mask", 0)
-    if not size:
+    if not (size := getattr(space, "action_mask", 0)):
         return obs, space, None
-    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, obs[:, -size:] > 0
+    mask = obs[:, -size:] > 0  # of a row that allows nothing, as some last states', all are allowed
+    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, mask | ~mask.any(axis=-1, keepdims=True)
 
 
 def features(obs: Array, space: Any) -> Array:

@@ -12,7 +12,7 @@ minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` n
 Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn f78b8240ea11; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn 2ba2bb38cfd7; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -572,10 +572,10 @@ def without_mask(obs: Array, space: Any) -> tuple[Array, Any, Array | None]:
 
     Where not all actions are, the observation space has `action_mask`: so many last numbers of each row say which.
     """
-    size = getattr(space, "action_mask", 0)
-    if not size:
+    if not (size := getattr(space, "action_mask", 0)):
         return obs, space, None
-    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, obs[:, -size:] > 0
+    mask = obs[:, -size:] > 0  # of a row that allows nothing, as some last states', all are allowed
+    return obs[:, :-size].reshape(-1, *space.inner.shape), space.inner, mask | ~mask.any(axis=-1, keepdims=True)
 
 
 def features(obs: Array, space: Any) -> Array:

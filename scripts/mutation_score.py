@@ -223,6 +223,8 @@ def markdown(rows: list[dict[str, Any]], number_older: int) -> str:
             [row for row in part if row["agent"] in agents] for part in (full, trained, other)
         )
         line = f"- {name}: {totals(of_full)}."
+        if (all_ := sum(not one.equivalent for agent in agents for one in ALL[agent])) > len(of_full):
+            line += f" The others of {all_} are not measured yet."
         if of_trained:
             line += f" By the trained rungs alone: {totals(of_trained)}."
         if of_other:  # not of PPO_RNN

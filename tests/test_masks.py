@@ -187,6 +187,12 @@ def test_a_state_in_which_nothing_is_allowed_gives_numbers():
     for target in ("double", "max", "expected_sarsa"):
         task = task_of(agent)._replace(config=SMALL["dqn"].replace(target=target))
         assert dqn.targets(task, state.params, state.params, batch, 0.5).tolist() == [1, 1, 1]
+        # Not terminated, as in a dead end that ends a step later: as if all were allowed.
+        q = [np.asarray(dqn.forward(task, state.params, rows(jnp.full((3, 3), x)))) for x in (False, True)]
+        np.testing.assert_array_equal(*q)
+        assert (
+            np.abs(dqn.targets(task, state.params, state.params, batch._replace(discount=jnp.ones(3)), 0.5)).max() < 9
+        )
 
 
 @pytest.mark.parametrize("target", ["double", "max", "expected_sarsa"])

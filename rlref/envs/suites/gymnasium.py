@@ -22,7 +22,7 @@ from rlref.envs.spaces import Masked, MultiDiscrete
 from rlref.envs.suites import look_here
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
 from rlref.envs.suites.drawing import opengl
-from rlref.envs.suites.host import Host
+from rlref.envs.suites.host import Host, where
 from rlref.envs.suites.words import Field, Words
 from rlref.envs.totals import Totals
 from rlref.errors import UsageError, in_a_line
@@ -158,7 +158,8 @@ class GymnasiumEnv(SuiteEnv):
                       action=self.action_field, last_action=self.action_field, obs=obs, saved=kept)  # fmt: skip
         given = Words(obs=obs, final_obs=obs, reward=Field((), np.float32), terminated=flag, truncated=flag,
                       metrics=Field((len(self.metrics),), np.float32), saved=kept)  # fmt: skip
-        self.host = Host(self.id, lambda: Gymnasium(make()), asked, given, self.metrics)
+        devices = jax.local_device_count()
+        self.host = Host(self.id, lambda: Gymnasium(make()), asked, given, self.metrics, devices)
 
     def metrics_of(self, played: Gymnasium, obs: np.ndarray) -> tuple[str, ...]:
         """The scalars in the info of the first steps under random actions, always the same ones."""
@@ -169,7 +170,10 @@ class GymnasiumEnv(SuiteEnv):
             # gymnasium's own draws are finite where a Box has no bounds, and know nothing of a MultiBinary's mask.
             action = space.sample() if isinstance(space, spaces.Box) else draw(jax.random.key(seed), obs)
             action = np.asarray(action)
-            obs, _, terminated, truncated, info = played.step(action)
+            try:
+                obs, _, terminated, truncated, info = played.step(action)
+            except Exception as error:  # the environment's own code: anything can come
+                raise UsageError(f"{self.id} fails in step {seed}: {in_a_line(error)} {where(error)}") from error
             found |= {name for name, x in info.items() if isinstance(x, float | np.floating)}
             obs = played.reset(seed) if terminated or truncated else obs
         return tuple(sorted(found))

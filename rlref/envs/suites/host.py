@@ -9,7 +9,9 @@ one that can be (MuJoCo); else the episode is given up: truncated, with another 
 
 import collections
 import threading
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from rlref.envs.suites.words import Words
 from rlref.errors import in_a_line
 
-SPARE = 4  # times the largest batch: so many environments are kept at most
+SPARE = 4  # times the largest batch of each device: so many environments are kept at most
 
 
 class Played(Protocol):
@@ -42,8 +44,18 @@ class Played(Protocol):
 class Host:
     """The environments of one `make`, and what jax calls: `reset` and `step`, rows of words in, rows of words out."""
 
-    def __init__(self, name: str, make: Callable[[], Played], asked: Words, given: Words, metrics: tuple[str, ...]):
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Played],
+        asked: Words,
+        given: Words,
+        metrics: tuple[str, ...],
+        devices: int = 1,
+    ):
         self.name, self.make, self.asked, self.given, self.metrics = name, make, asked, given, metrics
+        self.devices = devices
+        """that call at a time, each for its own environments"""
         self.waiting: collections.OrderedDict[int, list[Played]] = collections.OrderedDict()
         self.spare: list[Played] = []
         self.number, self.largest = 0, 0
@@ -77,7 +89,7 @@ class Host:
                 for i in range(len(flat)):
                     one(i, asked, given)
             except Exception as error:  # the environment's own code: anything can come; jax would log all of it
-                self.failure = f"{self.name}: {in_a_line(error)}"
+                self.failure = f"{self.name}: {in_a_line(error)} {where(error)}"
         if self.failure is not None:  # nobody who does not ask should take what comes for returns
             self.given.views(out)["reward"][:] = np.nan
         return out.reshape(*rows.shape[:-1], self.given.size)
@@ -135,7 +147,7 @@ class Host:
     def _any(self) -> Played:
         """An environment to begin with: a new one, or of many the one that has waited longest."""
         with self.lock:
-            if not self.spare and self.number >= SPARE * self.largest and self.waiting:
+            if not self.spare and self.number >= SPARE * self.largest * self.devices and self.waiting:
                 self.spare += self.waiting.popitem(last=False)[1]
             if self.spare:
                 return self.spare.pop()
@@ -145,6 +157,12 @@ class Host:
     def _put(self, token: int, env: Played) -> None:
         with self.lock:
             self.waiting.setdefault(token, []).append(env)
+
+
+def where(error: BaseException) -> str:
+    """The file and the line that raised it, in brackets."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"({Path(last.filename).name}, line {last.lineno})"
 
 
 def seed_of(words: np.ndarray) -> int:

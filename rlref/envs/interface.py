@@ -11,6 +11,8 @@ def check_complete(env: Any, name: str) -> Any:
 
     `name` is where it comes from.
     """
+    if isinstance(env, str):
+        raise UsageError(f"{name} is the name {env!r}; give it as the setting env_id")
     env = suites.adapted(env, name)
     interface = ("reset", "step", "default_params", "action_space", "observation_space")
     if missing := [attribute for attribute in interface if not hasattr(env, attribute)]:

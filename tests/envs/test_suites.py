@@ -361,8 +361,18 @@ class Fractions(Picky):
     shown = np.array([0.5, 0.0], np.float32)
 
 
+class OfGym(Picky):
+    def step(self, action):
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, info
+
+
 def picky():
     return Picky()
+
+
+def of_gym():
+    return OfGym()
 
 
 def wide():
@@ -393,6 +403,17 @@ def test_an_environment_gets_what_its_spaces_say():
 def test_an_observation_that_its_space_does_not_have_is_refused(name, message):
     with pytest.raises(UsageError, match=f"test_suites:{name} cannot be made here: ValueError: {message}"):
         make_env(f"test_suites:{name}")
+
+
+def test_what_fails_in_its_first_steps_says_so_and_where():
+    said = r"test_suites:of_gym fails in step 1: TypeError: step gives 4 values; gymnasium's gives .* \(gymnasium.py, "
+    with pytest.raises(UsageError, match=said):
+        make_env("test_suites:of_gym")
+
+
+def test_a_name_in_place_of_an_environment_is_refused():
+    with pytest.raises(UsageError, match="env is the name 'CartPole-v1'; give it as the setting env_id"):
+        rlref.train(env="CartPole-v1")
 
 
 def test_an_environment_that_its_own_module_registers_is_named_with_it(tmp_path, monkeypatch):

@@ -91,7 +91,7 @@ class Gymnasium:
             given = int(given)
         elif isinstance(space, spaces.Box):  # float32 of a bound may lie beyond it
             given = np.clip(given.astype(space.dtype), space.low, space.high)
-        stepped = self.env.step(given)
+        stepped: Any = self.env.step(given)
         if len(stepped) != 5:  # gym's before 0.26, and gymnasium never
             what = "observation, reward, terminated, truncated, info"
             raise TypeError(f"step gives {len(stepped)} values; gymnasium's gives {what}")

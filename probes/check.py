@@ -224,8 +224,13 @@ class Report:
     """what is to be said besides: of the file's PROBE_MEANT, and of what will hang elsewhere"""
     unseen: tuple[str, ...] = ()
     """functions that are new or changed, that `make` uses and no check has run; without what is meant"""
-    original: str = ""
-    """which of rlref's agents is of its kind, with a memory or without"""
+    memory: bool = False
+    """whether the agent has one"""
+
+    @property
+    def original(self) -> str:
+        """Which of rlref's agents is of its kind, with a memory or without."""
+        return "ppo_rnn" if self.memory and self.kind == "ppo" else self.kind
 
     @property
     def failures(self) -> list[OracleResult | RungResult]:
@@ -563,11 +568,8 @@ def run(
     own = {n: x for n, x in (oracles | ladder | MEMORY).items() if kind in x.kinds}
     for wanted in only:
         if wanted not in own:
-            why = (
-                "is not for this kind of agent"
-                if wanted in LADDER | ORACLES | MEMORY_ORACLES | MEMORY
-                else "does not exist"
-            )
+            exists = wanted in LADDER | ORACLES | MEMORY_ORACLES | MEMORY
+            why = "is not for this kind of agent" if exists else "does not exist"
             raise UsageError(f"the check {wanted!r} {why}.{nearest(wanted, own)} There are: {', '.join(own)}")
     chosen = [x for n, x in own.items() if (n in only if only else with_memory or n not in MEMORY)]
     changed = changes_of(agent, module)
@@ -623,11 +625,10 @@ def run(
     watch("", asked, in_order(results))
     unseen = [x for x, has_run in called.items() if not has_run]
     answers, notes = as_meant(module, [*asked, *in_order(results)], own, unseen)
-    answers_of = [x for x in answers if isinstance(x, OracleResult)]
+    of_oracles = [x for x in answers if isinstance(x, OracleResult)]
     rungs = [x for x in answers if not isinstance(x, OracleResult)]
     unseen = [x for x in unseen if x not in getattr(module, "PROBE_MEANT", {})]
-    original = "ppo_rnn" if with_memory and kind == "ppo" else kind
-    report = Report(name, kind, answers_of, rungs, not only, changed, None, notes, tuple(unseen), original)
+    report = Report(name, kind, of_oracles, rungs, not only, changed, None, notes, tuple(unseen), with_memory)
     if bisect and report.failures and report.changes and not report.changes.too_different:
         undo = undo_of(report, module, seeds, tell)
         report = dataclasses.replace(report, undo=undo)

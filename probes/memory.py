@@ -192,7 +192,6 @@ def remembered_limit(rng: np.random.Generator) -> Case:
         obs=obs, reward=reward, next=[1, 2, 3, 3, 5, 6, 7, 7], truncated=np.arange(8) % 4 == 2,
         start=np.isin(np.arange(8), (0, 4)) / 2,
     )  # fmt: skip
-    # The last state of each is met as a final observation alone.
     value = 10 * reward
     value[[3, 7]] = np.nan  # met as final observations alone
     reset = np.tile([2.71, 1.9, 1.0, np.nan], 2) * reward

@@ -37,7 +37,7 @@ def could_find(report: Report) -> tuple[int, int]:
 
     Of those alone of which it is known: of some it was never tried what the rungs make of them.
     """
-    bugs = json.loads(CAUGHT_BY.read_text())[report.original or report.kind].values()
+    bugs = json.loads(CAUGHT_BY.read_text())[report.original].values()
     ran = {c.oracle.name for c in report.oracles if c.fault is not None}
     ran |= {r.probe.name for r in report.rungs if isinstance(r, RungResult)}
     known = [checks for checks in bugs if ran & set(checks) or "" in checks or not LADDER.keys().isdisjoint(checks)]
@@ -172,7 +172,7 @@ def functions_of(result: OracleResult | RungResult, report: Report) -> str:
 def not_enough(report: Report) -> str:
     """What was not looked at."""
     ran = sum(c.fault is not None for c in report.oracles) + sum(isinstance(r, RungResult) for r in report.rungs)
-    (found, bugs), original = could_find(report), report.original or report.kind
+    found, bugs = could_find(report)
     if found >= ENOUGH * bugs:
         names = " and ".join(f"`{name}`" for name in report.unseen)
         meant = ", ".join(f'"{name}": "how you checked it"' for name in report.unseen)
@@ -186,7 +186,7 @@ def not_enough(report: Report) -> str:
     return (
         f": nothing is wrong in what was checked, but the {ran} checks that ran, of "
         f"{len(report.oracles) + len(report.rungs)}, find no more than {found} of {bugs} bugs that "
-        f"were planted in rlref's {original}.py. The others could not run: {'; '.join(list(whys)[:6])}"
+        f"were planted in rlref's {report.original}.py. The others could not run: {'; '.join(list(whys)[:6])}"
         f"{'; ...' if len(whys) > 6 else ''}."
     )
 

@@ -85,8 +85,8 @@ def answered(agent: Any, state: Any, env: Any, params: Any, led: Ways | None) ->
         rows = states, jnp.roll(states, 1), jnp.roll(actions, 1), begins
         return jax.tree.map(lambda x: x[-1], jax.lax.scan(step, agent.memory0, rows)[1])
 
-    value, policy = jax.vmap(at_end)(*led)
-    return value, policy
+    values_and_policies: tuple[Any, Any] = jax.vmap(at_end)(*led)
+    return values_and_policies
 
 
 def of_three_actions(module: ModuleType) -> Any:

@@ -51,8 +51,11 @@ def programs(module: ModuleType, env: Any = None) -> Any:
     `env` is that of the tables, if None; answers are values and policies of the tables' states, before and after.
     """
 
+    def env_of(params: Any) -> Any:
+        return env_for(params) if env is None else env
+
     def agent_of(config: Any, params: Any) -> Any:
-        return module.make(config, env_for(params) if env is None else env, params)
+        return module.make(config, env_of(params), params)
 
     def init(config: Any, params: Any, key: jax.Array) -> Any:
         return agent_of(config, params).init(key)
@@ -60,8 +63,8 @@ def programs(module: ModuleType, env: Any = None) -> Any:
     def update(config: Any, params: Any, led: Any, state: Any, step: jax.Array) -> Any:
         agent = agent_of(config, params)
         new, metrics = agent.update(state, step)
-        own = env_for(params) if env is None else env
-        answers = [x for s in (state, new) for x in answered(agent, s, own, params, led) if x is not None]
+        both = [answered(agent, s, env_of(params), params, led) for s in (state, new)]
+        answers = [x for value_and_policy in both for x in value_and_policy if x is not None]
         return new, metrics, answers
 
     over_seeds = jax.vmap(update, (None, None, None, 0, None))

@@ -127,10 +127,15 @@ def samples_of(
     return Samples(state, action, advantage, advantage + of_state, of_state, np.log(policy[seeds, state, action]))
 
 
+def actions_on_line(reward_mean: np.ndarray) -> np.ndarray:
+    """The actions `[S, 7]` that a rollout on LINE took, by its mean reward `[S]`."""
+    total = np.rint(np.float64(reward_mean) * 7 * 256).astype(int)
+    return np.clip(total[:, None] // DIGITS.astype(int) % 3, 0, 2)
+
+
 def on_line(params: Any, metrics: dict[str, np.ndarray], answers: list[np.ndarray]) -> Samples:
     """What an update on LINE, as these tables have it, learned from."""
-    total = np.rint(np.float64(emitted(metrics, "reward_mean")["reward_mean"]) * 7 * 256).astype(int)
-    action = np.clip(total[:, None] // DIGITS.astype(int) % 3, 0, 2)
+    action = actions_on_line(emitted(metrics, "reward_mean")["reward_mean"])
     state = np.tile(np.arange(7), (SEEDS, 1))
     value = np.asarray(answers[0], np.float64)
     return samples_of(params, state, action, advantages(params, state, action, value), answers)

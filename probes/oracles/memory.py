@@ -28,7 +28,7 @@ from probes.oracles.base import (
     need,
 )
 from probes.oracles.contract import KNOWN, Trial, apart
-from probes.oracles.exact_ppo import DIGITS, LINE, ON_LINE, exact_trial
+from probes.oracles.exact_ppo import LINE, ON_LINE, actions_on_line, exact_trial
 from rlref.contract import PPO
 
 MEMORY_ORACLES: dict[str, Oracle] = {}
@@ -101,18 +101,6 @@ def along(module: ModuleType, trial: Trial, at: Any, reset: Any, action: Any = 0
     return jax.device_get(led(module, trial.env)(trial.config, trial.params, trial.state, *given))
 
 
-@functools.cache
-def of_final(module: ModuleType) -> Any:
-    """(config, states, memories `[S, T, H]`, observations `[T, ...]`, resets `[T]`) -> values `[S, T]` on FIVE."""
-
-    def of_seed(config: Any, state: Any, memory: Any, obs: Any, reset: Any) -> Any:
-        agent = module.make(config, ON_FIVE, FIVE)
-        say = jax.vmap(lambda *x: agent.value(state, x[0], x[1], jnp.int32(0), jnp.float32(0), x[2])[0])
-        return say(memory, obs, reset)
-
-    return compiled(jax.vmap(of_seed, (None, 0, 0, None, None)))
-
-
 def cells(module: ModuleType) -> list[dict[str, str]]:
     """Settings that choose a kind of memory, for each that there is; the first is the one where none is asked for."""
     hints = get_type_hints(module.Config)
@@ -120,24 +108,24 @@ def cells(module: ModuleType) -> list[dict[str, str]]:
 
 
 @functools.cache
-def updates(module: ModuleType, number: int = 0) -> tuple[Trial, list[dict[str, np.ndarray]]]:
-    """Three updates on FIVE at a learning rate of 0, of one of the `cells`."""
+def updates(module: ModuleType, number: int = 0) -> tuple[Trial, dict[str, np.ndarray]]:
+    """Three updates on FIVE at a learning rate of 0, of one of the `cells`: the trial, and metrics `[3, S]`."""
     need(module, "num_envs", "num_steps", "learning_rate")
     cell: Any = cells(module)[number]
-    trial, found = Trial(module, FIVE, learning_rate=0.0, env=ON_FIVE, num_steps=STEPS, **KNOWN, **cell), []
-    for step in range(3):
-        trial.state, metrics, _ = trial.update(trial.state, step)
-        found.append(metrics)
-    return trial, found
+    trial = Trial(module, FIVE, learning_rate=0.0, env=ON_FIVE, num_steps=STEPS, **KNOWN, **cell)
+    return trial, trial.run(3)
 
 
-def differ(found: list[dict[str, np.ndarray]], name: str, wanted: np.ndarray) -> str:
-    """How what updates report of `name` differs from `wanted` `[S, all their steps]`; '' if it does not."""
-    for step, (metrics, x) in enumerate(zip(found, np.split(np.float64(wanted), len(found), axis=1), strict=True)):
-        known = {f"{name}_{how}": getattr(x, how)(1) for how in ("mean", "std", "min", "max")}
-        for metric, got in emitted(metrics, *known).items():
+def differ(found: dict[str, np.ndarray], name: str, wanted: np.ndarray, tolerance: float = 1e-3) -> str:
+    """How what updates report of `name` differs from `wanted` `[S, all their steps]`; '' if it does not.
+
+    `found` are their metrics `[updates, S]`, at a learning rate of 0.
+    """
+    for metric, got in emitted(found, *(f"{name}_{how}" for how in ("mean", "std", "min", "max"))).items():
+        how = metric.removeprefix(f"{name}_")
+        for step, x in enumerate(np.split(np.float64(wanted), len(got), axis=1)):
             try:
-                close(f"{metric} of update {step}, at a learning rate of 0,", got, known[metric], 1e-3)
+                close(f"{metric} of update {step}, at a learning rate of 0,", got[step], getattr(x, how)(1), tolerance)
             except AssertionError as error:
                 return str(error)
     return ""
@@ -167,19 +155,16 @@ def memories_apart(module: ModuleType) -> None:
     """Values of two environments whose episodes end at different times are those of each one's own steps."""
     need(module, "num_envs", "num_steps", "num_minibatches", "learning_rate")
     starts = replace(FIVE, start=np.isin(np.arange(len(FIVE.obs)), (0, 3)).astype(np.float32) / 2)
-    trial, found = Trial(module, starts, 0.0, env=ON_FIVE, num_envs=2, num_steps=4, num_minibatches=1), []
-    for step in range(3):
-        trial.state, metrics, _ = trial.update(trial.state, step)
-        found.append(metrics)
+    trial = Trial(module, starts, 0.0, env=ON_FIVE, num_envs=2, num_steps=4, num_minibatches=1)
+    found = trial.run(3)
     ways = [(first + np.arange(12)) % 5 for first in (0, 3)]
     paid = np.mean([FIVE.reward[at[:4], 0] for at in ways])
-    differently = np.abs(emitted(found[0], "reward_mean")["reward_mean"] - paid) < 1e-4
+    differently = np.abs(emitted(found, "reward_mean")["reward_mean"][0] - paid) < 1e-4
     if differently.sum() < 8:
         raise CannotAskError("its environments hardly ever begin in different states")
     values = [along(module, trial, at, (at == 0) | (at == 3))[0].reshape(SEEDS, 3, 4) for at in ways]
     wanted = np.concatenate(values, axis=2).reshape(SEEDS, 24)[differently]
-    of_these = [{name: x[differently] for name, x in metrics.items()} for metrics in found]
-    if said := differ(of_these, "value", wanted):
+    if said := differ({name: x[:, differently] for name, x in found.items()}, "value", wanted):
         raise AssertionError(f"in two environments, {said}")
 
 
@@ -239,9 +224,14 @@ def remembered_finals(module: ModuleType) -> None:
     leads_to, ended = FIVE.next[AT, 0], (FIVE.terminated | FIVE.truncated)[AT, 0]
     shown = np.where(ended, FIVE.after[AT, 0], leads_to)
 
+    def of_seed(state: Any, *seen: Any) -> Any:
+        say = jax.vmap(lambda *x: trial.agent.value(state, x[0], x[1], jnp.int32(0), jnp.float32(0), x[2])[0])
+        return say(*seen)
+
+    say = compiled(jax.vmap(of_seed, (0, 0, None, None)))
+
     def valued(memory: np.ndarray, to: np.ndarray, reset: Any = False) -> np.ndarray:
-        resets = np.broadcast_to(np.asarray(reset), to.shape)
-        return np.asarray(of_final(module)(trial.config, trial.state, memory, FIVE.obs[to], resets))
+        return np.asarray(say(trial.state, memory, FIVE.obs[to], np.broadcast_to(reset, to.shape)))
 
     def says(after: np.ndarray) -> str:
         delta = FIVE.reward[AT, 0] + gamma * ~FIVE.terminated[AT, 0] * after - value
@@ -271,9 +261,8 @@ def remembered_finals(module: ModuleType) -> None:
 def last_shown(module: ModuleType) -> None:
     """Values are those of a network that is shown what was done last and what it paid, or nothing in a first step."""
     trial = exact_trial(module, LINE, ON_LINE, learning_rate=0.0, last_inputs=True)
-    _, metrics, _ = trial.update(trial.state, 0)
-    total = np.rint(np.float64(emitted(metrics, "reward_mean")["reward_mean"]) * 7 * 256).astype(int)
-    action = np.clip(total[:, None] // DIGITS.astype(int) % 3, 0, 2)
+    found = trial.run(1)
+    action = actions_on_line(emitted(found, "reward_mean")["reward_mean"][0])
     at, reward = np.arange(7), np.take_along_axis(LINE.reward[None, :7], action[..., None], -1)[..., 0]
     begins = np.isin(at, (0, 3, 5))
 
@@ -281,14 +270,7 @@ def last_shown(module: ModuleType) -> None:
         return np.concatenate([np.zeros((SEEDS, steps), x.dtype), x[:, :-steps]], axis=1)
 
     def wrong(action: Any, reward: Any) -> str:
-        value = np.float64(along(module, trial, at, begins, action, reward)[0])
-        known = {f"value_{how}": getattr(value, how)(1) for how in ("mean", "std", "min", "max")}
-        for name, got in emitted(metrics, *known).items():
-            try:
-                close(f"{name} of a rollout in which all is known,", got, known[name], 1e-4)
-            except AssertionError as error:
-                return str(error)
-        return ""
+        return differ(found, "value", along(module, trial, at, begins, action, reward)[0], 1e-4)
 
     if said := wrong(late(action), late(reward)):
         others: dict[str, tuple[Any, Any]] = {

@@ -22,7 +22,7 @@ from rlref.envs.spaces import Masked, MultiDiscrete
 from rlref.envs.suites import look_here
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
 from rlref.envs.suites.drawing import opengl
-from rlref.envs.suites.host import Host, where
+from rlref.envs.suites.host import Host, with_place
 from rlref.envs.suites.words import Field, Words
 from rlref.envs.totals import Totals
 from rlref.errors import UsageError, in_a_line
@@ -177,7 +177,7 @@ class GymnasiumEnv(SuiteEnv):
             try:
                 obs, _, terminated, truncated, info = played.step(action)
             except Exception as error:  # the environment's own code: anything can come
-                raise UsageError(f"{self.id} fails in step {seed}: {in_a_line(error)} {where(error)}") from error
+                raise UsageError(f"{self.id} fails in step {seed}: {with_place(error)}") from error
             found |= {name for name, x in info.items() if isinstance(x, float | np.floating)}
             obs = played.reset(seed) if terminated or truncated else obs
         return tuple(sorted(found))

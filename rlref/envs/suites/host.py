@@ -89,7 +89,7 @@ class Host:
                 for i in range(len(flat)):
                     one(i, asked, given)
             except Exception as error:  # the environment's own code: anything can come; jax would log all of it
-                self.failure = f"{self.name}: {in_a_line(error)} {where(error)}"
+                self.failure = f"{self.name}: {with_place(error)}"
         if self.failure is not None:  # nobody who does not ask should take what comes for returns
             self.given.views(out)["reward"][:] = np.nan
         return out.reshape(*rows.shape[:-1], self.given.size)
@@ -159,10 +159,10 @@ class Host:
             self.waiting.setdefault(token, []).append(env)
 
 
-def where(error: BaseException) -> str:
-    """The file and the line that raised it, in brackets."""
+def with_place(error: BaseException) -> str:
+    """An error in a line, with the file and the line that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"({Path(last.filename).name}, line {last.lineno})"
+    return f"{in_a_line(error)} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def seed_of(words: np.ndarray) -> int:

@@ -209,12 +209,9 @@ def _is_traced(x: Any) -> bool:
 
 
 def _program(function: Callable[..., Any], key: jax.Array) -> Any:
-    """The traced program and the values of its constants; without jit, whose cache would skip running the code."""
-    try:
-        with jax.disable_jit():
-            traced = jax.make_jaxpr(lambda key: function(key))(key)  # a new function, which no cache knows
-    except Exception:  # a loop that only works under jit: not compared
-        return None
+    """The traced program and the values of its constants."""
+    jax.clear_caches()  # what is traced already would not run again; without jit, loops would be written out
+    traced = jax.make_jaxpr(function)(key)
     constants = [np.asarray(x).tobytes() for x in traced.consts if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
     return re.sub("0x[0-9a-f]+", "", str(traced)), constants  # without the addresses of functions
 

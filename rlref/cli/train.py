@@ -37,6 +37,8 @@ class TrainOptions:
     """the question that this run is to answer; kept with it"""
     env_params: tuple[str, ...] = ()
     """parameters of the environment, each as name=value"""
+    reset: Literal["every", "pool"] = "every"
+    """start every episode anew, or from a pool of states that each environment draws once (suites within jax)"""
     eval_every: int = 0
     """updates between evaluations; 0 for none"""
     eval_episodes: int = 10
@@ -147,6 +149,10 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
         said = "" if ahead.defaults else otherwise_tuned(tuned.of_original(module, config.env_id), config)
     if said and not options.json and hosts.is_first():
         print(said)
+    if options.reset == "pool":
+        config = pooled(config)
+        if not options.json and hosts.is_first():
+            print(f"pool: each of {config.num_envs} environments starts from {config.env_id.split(':')[1]} states")
     env, env_params = make_env(config.env_id)
     env_params = with_params(env_params, options.env_params)
     if budget:
@@ -175,6 +181,15 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
     )
 
 
+def pooled(config: Any) -> Any:
+    """`config` with its environment around a pool. Raises UsageError where the agent keeps no environments."""
+    from rlref.envs.ids import with_pool
+
+    if not hasattr(config, "num_envs"):
+        raise UsageError("--reset pool is for agents that go on with their environments; this one begins all anew")
+    return dataclasses.replace(config, env_id=with_pool(config.env_id, config.num_envs))
+
+
 def resume_run(path: Path, agent: str | None, arguments: Sequence[str], command: list[str]) -> int:
     """Go on with a run; any other option that is given must say what the run has."""
     from rlref.envs import with_params
@@ -184,7 +199,11 @@ def resume_run(path: Path, agent: str | None, arguments: Sequence[str], command:
 
     job = job_of_folder(path, agent)
     had = TrainOptions(
-        num_seeds=len(job.seeds), seed=job.seeds[0], eval_every=job.eval_every, eval_episodes=job.eval_episodes
+        num_seeds=len(job.seeds),
+        seed=job.seeds[0],
+        reset="pool" if job.config.env_id.startswith("pool:") else "every",
+        eval_every=job.eval_every,
+        eval_episodes=job.eval_episodes,
     )
     first_setting = {name: x[0] for name, x in job.settings.items() if name in job.batched}
     start = dataclasses.replace(job.config, **first_setting)
@@ -195,7 +214,7 @@ def resume_run(path: Path, agent: str | None, arguments: Sequence[str], command:
         now = plain(getattr(config, name))
         if now != there and name not in LENGTHS:
             differ.append(f"{name} is {x} there, not {now}")
-    names = ("num_seeds", "seed", "run_dir", "note", "defaults", "eval_every", "eval_episodes")
+    names = ("num_seeds", "seed", "run_dir", "note", "defaults", "reset", "eval_every", "eval_episodes")
     pairs = [(name, getattr(had, name), getattr(options, name)) for name in names]
     differ += [f"{name} is {there or 'its own'} there, not {now}" for name, there, now in pairs if now != there]
     if repr(with_params(job.env_params, options.env_params)) != repr(job.env_params):

@@ -12,7 +12,11 @@ from rlref.errors import UsageError, in_a_line, nearest
 
 OWN = {"PositionOnlyCartPole-v1": "position_only_cartpole"}
 """rlref's own environments, beside gymnax's: id -> the function in partial.py"""
-STACKED = "stacked:4:PositionOnlyCartPole-v1"
+COUNTED = {
+    "stacked": "its last observations, as in stacked:4:PositionOnlyCartPole-v1",
+    "pool": "start states of each environment, as in pool:16:craftax:Craftax-Classic-Symbolic-v1",
+}
+"""What is put around an environment, with a number."""
 
 
 def partial() -> ModuleType:
@@ -21,24 +25,37 @@ def partial() -> ModuleType:
     return importlib.import_module("rlref.envs.partial")
 
 
+def pool() -> ModuleType:
+    """suites/pool.py, which imports gymnax."""
+    imported_gymnax()
+    return importlib.import_module("rlref.envs.suites.pool")
+
+
+def with_pool(env_id: str, num_envs: int) -> str:
+    """The id of an environment that starts from a pool, of a size for so many at a time. Raises UsageError."""
+    env, _ = make_env(env_id)
+    pooled = pool().Pooled(env, 1)  # refuses what cannot have one
+    return f"pool:{pool().size(pooled.inner, num_envs)}:{env_id}"
+
+
 def make_env(env_id: str) -> tuple[Any, Any]:
     """The environment that `env_id` names, and its parameters.
 
     `env_id` is a gymnax id, also with `gymnax:` before it, or one of `OWN`; `suite:name` of another suite, such
     as `brax:ant`; `package.module:function` of a function that returns an environment of gymnax >= 1.0, or a pair of it
-    and its parameters; the current folder is importable; or `stacked:K:` and one of these: its last K observations at a
-    time. Raises UsageError.
+    and its parameters; the current folder is importable; or `stacked:K:` and one of these, its last K observations at a
+    time; or `pool:K:` and one of another suite, which starts its episodes from K states. Raises UsageError.
     """
     source, colon, name = env_id.partition(":")
     if source in suites.SUITES:
         env = suites.make(source, name)
         return env, env.default_params
-    if source == "stacked":
+    if source in COUNTED:
         count, _, inner = name.partition(":")
         if not (count.isdecimal() and int(count) and inner):
-            raise UsageError(f"{env_id!r} stacks nothing: give how many observations, and of what, as in {STACKED}")
+            raise UsageError(f"{env_id!r} says not how many, or of what: {COUNTED[source]}")
         env, params = make_env(inner)
-        return partial().Stacked(env, int(count)), params
+        return (partial().Stacked if source == "stacked" else pool().Pooled)(env, int(count)), params
     if colon and source != "gymnax":
         return own_env(env_id)
     env_id = name or env_id

@@ -54,7 +54,7 @@ def test_ids():
     env, params = make_env("stacked:4:PositionOnlyCartPole-v1")
     assert env.observation_space(params).shape == (8,)
     for wrong in ("stacked:CartPole-v1", "stacked:0:CartPole-v1", "stacked:4"):
-        with pytest.raises(UsageError, match="stacks nothing: give how many observations"):
+        with pytest.raises(UsageError, match="says not how many, or of what: its last observations"):
             make_env(wrong)
 
 

@@ -21,8 +21,9 @@ from helpers import SMALL, child_environment
 import rlref
 from rlref.envs import listing, make_env, suites
 from rlref.envs.ids import resolved
-from rlref.envs.suites import base
+from rlref.envs.suites import base, pool
 from rlref.envs.suites.gymnasium import GymnasiumEnv
+from rlref.envs.suites.pool import Pooled
 from rlref.envs.suites.words import Field, Words
 from rlref.errors import UsageError
 from rlref.inspection.inspect import inspect
@@ -108,6 +109,57 @@ def test_endings_of_an_adapted_environment():
     assert (after[..., 1][ended] == 0).all()
     starts = np.asarray(after[..., 0])[ended]
     assert len(np.unique(starts)) == len(starts) > 50  # no environment returns to a start
+
+
+def test_a_pool_gives_the_same_episodes_from_few_starts():
+    (_, starts), seen = rolled(Pooled(Toy(), 3), 16, 80, 2)
+    obs, _, _, terminated, truncated, final, after = seen
+    steps, start = final[..., 1], final[..., 0]
+    assert np.array_equal(terminated, (start < 0.3) & (steps == 3))
+    assert np.array_equal(truncated, (steps == 7) | ((start > 0.9) & (steps == 5)))
+    assert np.array_equal(start, obs[..., 0])
+    ended = np.asarray(terminated | truncated)
+    assert (after[..., 1][ended] == 0).all()
+    for seed in range(2):
+        for env in range(16):
+            own = set(np.asarray(starts[0])[seed, env, :, 0])
+            met = set(np.asarray(after[..., 0])[seed, :, env][ended[seed, :, env]])
+            assert len(own) == 3  # drawn once
+            assert met <= own
+    assert len(np.unique(np.asarray(starts[0])[..., 0])) == 2 * 16 * 3  # of no other environment, nor seed
+    assert len(np.unique(np.asarray(after[..., 0])[ended])) == 2 * 16 * 3  # and each of them is met
+
+
+def test_a_pool_keeps_totals_over_resets_and_the_interface():
+    found = inspect("pool", env=Pooled(Toy(), 3), episodes=20)
+    assert not [x for x in found.findings if x.severity == "FAIL"]
+    info = {}
+    for name, env in (("every", Toy()), ("pool", Pooled(Toy(), 3))):
+        info[name] = rlref.train("ppo", SMALL["ppo"], env=env, num_seeds=2, sinks=()).metrics["info/steps"]
+    assert np.isfinite(info["pool"]).any()
+    assert np.nanmax(info["pool"]) <= 7
+    assert info["pool"].shape == info["every"].shape
+
+
+def test_how_many_starts_a_pool_has():
+    assert pool.size(Toy(), 16) == 16
+    assert pool.size(Toy(), 1024) == 2
+
+    class Large(Toy):
+        def first(self, key):
+            obs, inner = super().first(key)
+            return obs, inner | {"map": jnp.zeros(2**18)}  # 1 MiB
+
+    assert pool.size(Large(), 8) == 7  # 63 of them, with what else they hold
+
+
+def test_what_has_no_pool():
+    with pytest.raises(UsageError, match="CartPole-v1 has no pool of start states"):
+        make_env("pool:4:CartPole-v1")
+    with pytest.raises(UsageError, match="no pool"):
+        make_env("pool:4:gymnasium:CartPole-v1")
+    with pytest.raises(UsageError, match="says not how many"):
+        make_env("pool:CartPole-v1")
 
 
 def test_a_limit_is_set_and_left_out_by_its_parameter():

@@ -97,10 +97,11 @@ class SuiteEnv(environment.Environment[State, Params]):
         return self.actions
 
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        obs, (time, truncated, inner) = self._begun(key, params)
+        obs, (time, truncated, inner) = self.begun(key, params)
         return obs, State(time, truncated, inner, Totals.of(self.metrics) if self.metrics else None)
 
-    def _begun(self, key: jax.Array, params: Params) -> tuple[jax.Array, tuple[Any, Any, Any]]:
+    def begun(self, key: jax.Array, params: Params) -> tuple[jax.Array, tuple[Any, Any, Any]]:
+        """A new episode's first observation, and its state but for `totals`, in their order."""
         obs, inner = self.first(key)
         return self.shown(obs), (jnp.int32(0), jnp.bool(False), inner)
 
@@ -119,6 +120,12 @@ class SuiteEnv(environment.Environment[State, Params]):
 
     def step(self, key: jax.Array, state: State, action: Any, params: Params | None = None) -> Any:
         """As gymnax's, but only what has ended is reset: a reset can cost more than many steps."""
+        return self.step_with(self._renewed, key, state, action, params)
+
+    def step_with(
+        self, renewed: Callable[..., Any], key: jax.Array, state: State, action: Any, params: Params | None
+    ) -> Any:
+        """`renewed(ended, key, params, old)` is what `begun` gives where the episode has ended, else `old`."""
         params = self.default_params if params is None else params
         key_step, key_reset = jax.random.split(key)
         obs, state, reward, terminated, info = self.step_env(key_step, state, action, params)
@@ -127,12 +134,12 @@ class SuiteEnv(environment.Environment[State, Params]):
         totals = state.totals and state.totals.after(info, ended)
         info = info | {"final_observation": obs}
         gone_on = obs, (state.time, state.truncated, state.inner)
-        obs, (time, cut, inner) = self._renewed(ended, key_reset, params, gone_on)
+        obs, (time, cut, inner) = renewed(ended, key_reset, params, gone_on)
         return obs, State(time, cut, inner, totals), reward, terminated, truncated, info
 
     @functools.cached_property
     def _renewed(self) -> Callable[..., Any]:
-        return where_ended(self._begun)
+        return where_ended(self.begun)
 
     def shown(self, obs: Any) -> jax.Array:
         """An observation in the shape and dtype of `observations`."""

@@ -217,9 +217,9 @@ class GymnasiumEnv(SuiteEnv):
         seed = jax.random.bits(key, (2,), jnp.uint32)
         obs = self.called(self.host.reset, next_seed=seed)["obs"]
         totals = Totals.of(self.metrics) if self.metrics else None
-        return obs, State(jnp.int32(0), jnp.bool(False), self.begun(seed, obs), totals)
+        return obs, State(jnp.int32(0), jnp.bool(False), self.inner_of(seed, obs), totals)
 
-    def begun(self, seed: jax.Array, obs: jax.Array) -> Inner:
+    def inner_of(self, seed: jax.Array, obs: jax.Array) -> Inner:
         saved = jnp.zeros(self.host.asked.fields["saved"].shape, jnp.uint32)
         return Inner(seed, seed, obs, jnp.zeros(self.actions.shape, self.actions.dtype), saved)
 
@@ -248,7 +248,7 @@ class GymnasiumEnv(SuiteEnv):
         truncated = self.is_truncated(after, params)
         ended = given["terminated"] | truncated
         totals = after.totals and after.totals.after(info, ended)
-        fresh = State(jnp.int32(0), jnp.bool(False), self.begun(seed, given["obs"]), None)
+        fresh = State(jnp.int32(0), jnp.bool(False), self.inner_of(seed, given["obs"]), None)
         after = jax.tree.map(lambda x, y: jnp.where(ended, x, y), fresh, after.replace(totals=None))
         after = after.replace(totals=totals)
         info = info | {"final_observation": given["final_obs"]}

@@ -7,13 +7,15 @@ of it thrown away, as gymnax's own do. steps/s are of the first; the other ways 
 median and [least, greatest]. A random policy's episodes are the shortest that there are, and no network takes time.
 
 Writes scripts/results/resets.json, and the table in resets.md, in about half an hour. Leave the machine alone while it
-runs. `python scripts/resets.py ID ...` measures these again and keeps the other rows.
+runs. `python scripts/resets.py ID ...` measures these again and keeps the other rows. Each has a process of its own: on
+few cores jax can wait for ever, as it did once with brax:ant; a row that is not done in time keeps what it had.
 """
 
 import argparse
 import functools
 import json
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -32,6 +34,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 STEPS = 1_000  # at least, where not all are reset at each step
 SECONDS = 3.0  # that a measurement takes at least
 REPEATS = 3
+TIME_LIMIT = 600  # seconds of a row
 HEADS = ("id", "a state, KB", "episodes, steps", "starts in a pool", "every, steps/s", "pool", "all at each step")
 
 
@@ -90,14 +93,24 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ids", nargs="*", help="without any, all whose suite is installed, but gymnasium's")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.row:
+        print(json.dumps(measured(options.row)))
+        return 0
     path = RESULTS / "resets.json"
     rows = json.loads(path.read_text()) if path.exists() else {}
     for env_id in options.ids or IDS:
         suite = env_id.partition(":")[0]
         if suite == "gymnasium" or not is_installed(suite):
             continue
-        rows[env_id] = measured(env_id)
+        command = [sys.executable, __file__, "--row", env_id]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            print(f"{env_id}: {error}", flush=True)
+            continue
+        rows[env_id] = json.loads(done.stdout.splitlines()[-1])
         print(table({env_id: rows[env_id]}).splitlines()[-1], flush=True)
         path.write_text(json.dumps(rows, indent=1) + "\n")
         page.put(RESULTS / "resets.md", "scripts/resets.py", table(rows))

@@ -173,7 +173,14 @@ def where_ended(reset: Callable[[jax.Array, Any], Any]) -> Callable[..., Any]:
             old = jax.tree.map(lambda x, y: x.at[index].set(y, mode="drop"), old, fresh)
             return ended.at[index].set(False, mode="drop"), old
 
-        return jax.lax.while_loop(lambda carry: carry[0].any(), some, (ended, old))[1]
+        def few() -> Any:
+            return jax.lax.while_loop(lambda carry: carry[0].any(), some, (ended, old))[1]
+
+        def all_at_once() -> Any:  # as where all meet their time limit in the same step
+            fresh = like(jax.vmap(reset)(key, params), old)
+            return jax.tree.map(lambda x, y: jnp.where(ended.reshape(-1, *(1,) * (x.ndim - 1)), x, y), fresh, old)
+
+        return jax.lax.cond(4 * ended.sum() > number, all_at_once, few)
 
     @one.def_vmap
     def many_of_one(size: int, batched: Any, *arguments: Any) -> Any:

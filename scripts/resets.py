@@ -15,20 +15,18 @@ import argparse
 import functools
 import json
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import page
-from suites import ENVS, IDS, SEEDS, random_play
+from suites import ENVS, IDS, SEEDS, by_itself, random_play
 
 from rlref.envs import make_env
 from rlref.envs.suites import is_installed, pool
-from rlref.envs.suites.base import like
+from rlref.envs.suites.base import select
 
 RESULTS = Path(__file__).resolve().parent / "results"
 STEPS = 1_000  # at least, where not all are reset at each step
@@ -40,7 +38,7 @@ HEADS = ("id", "a state, KB", "episodes, steps", "starts in a pool", "every, ste
 
 def all_reset(ended: jax.Array, key: jax.Array, params: Any, old: Any, *, env: Any) -> Any:
     """In place of what a `SuiteEnv` does with what has ended."""
-    return jax.tree.map(lambda x, y: jnp.where(ended, x, y), like(env.begun(key, params), old), old)
+    return select(ended, env.begun(key, params), old)
 
 
 def measured(env_id: str) -> dict[str, Any]:
@@ -104,13 +102,11 @@ def main() -> int:
         suite = env_id.partition(":")[0]
         if suite == "gymnasium" or not is_installed(suite):
             continue
-        command = [sys.executable, __file__, "--row", env_id]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)
-        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            print(f"{env_id}: {error}", flush=True)
+        row = by_itself(__file__, env_id, TIME_LIMIT)
+        if "error" in row:
+            print(f"{env_id}: {row['error']}", flush=True)
             continue
-        rows[env_id] = json.loads(done.stdout.splitlines()[-1])
+        rows[env_id] = row
         print(table({env_id: rows[env_id]}).splitlines()[-1], flush=True)
         path.write_text(json.dumps(rows, indent=1) + "\n")
         page.put(RESULTS / "resets.md", "scripts/resets.py", table(rows))

@@ -164,6 +164,22 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def by_itself(script: str, env_id: str, time_limit: float) -> dict[str, Any]:
+    """The last row that `script --row ENV_ID` prints, in a process of its own; with "error" where it fails."""
+    row: dict[str, Any] = {}
+    command = [sys.executable, script, "--row", env_id]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=time_limit, check=True)
+        row = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired as error:
+        if lines := (error.stdout or b"").decode().splitlines():
+            row = json.loads(lines[-1])
+        row["error"] = f"not done after {time_limit} s"
+    except subprocess.CalledProcessError as error:
+        row["error"] = error.stderr.strip().splitlines()[-1]
+    return row
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ids", nargs="*", help="without any, all whose suite is installed")
@@ -181,16 +197,7 @@ def main() -> int:
             print(f"{env_id}: not installed")
             continue
         row: dict[str, Any] = {"megabytes": added_megabytes(SUITES[suite].requirement)}
-        command = [sys.executable, __file__, "--row", env_id]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=TIME_LIMIT, check=True)
-            row |= json.loads(done.stdout.splitlines()[-1])
-        except subprocess.TimeoutExpired as error:
-            if lines := (error.stdout or b"").decode().splitlines():
-                row |= json.loads(lines[-1])
-            row["error"] = f"not done after {TIME_LIMIT} s"
-        except subprocess.CalledProcessError as error:
-            row["error"] = error.stderr.strip().splitlines()[-1]
+        row |= by_itself(__file__, env_id, TIME_LIMIT)
         rows[env_id] = row
         print(env_id, row, flush=True)
         path.write_text(json.dumps(rows, indent=1) + "\n")

@@ -19,23 +19,16 @@ COUNTED = {
 """What is put around an environment, with a number."""
 
 
-def partial() -> ModuleType:
-    """partial.py, which imports gymnax."""
+def on_gymnax(name: str) -> ModuleType:
+    """`partial` or `suites.pool`, which import gymnax."""
     imported_gymnax()
-    return importlib.import_module("rlref.envs.partial")
-
-
-def pool() -> ModuleType:
-    """suites/pool.py, which imports gymnax."""
-    imported_gymnax()
-    return importlib.import_module("rlref.envs.suites.pool")
+    return importlib.import_module(f"rlref.envs.{name}")
 
 
 def with_pool(env_id: str, num_envs: int) -> str:
     """The id of an environment that starts from a pool, of a size for so many at a time. Raises UsageError."""
     env, _ = make_env(env_id)
-    pooled = pool().Pooled(env, 1)  # refuses what cannot have one
-    return f"pool:{pool().size(pooled.inner, num_envs)}:{env_id}"
+    return f"pool:{on_gymnax('suites.pool').size(env, num_envs)}:{env_id}"
 
 
 def make_env(env_id: str) -> tuple[Any, Any]:
@@ -55,12 +48,13 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         if not (count.isdecimal() and int(count) and inner):
             raise UsageError(f"{env_id!r} says not how many, or of what: {COUNTED[source]}")
         env, params = make_env(inner)
-        return (partial().Stacked if source == "stacked" else pool().Pooled)(env, int(count)), params
+        around = on_gymnax("partial").Stacked if source == "stacked" else on_gymnax("suites.pool").Pooled
+        return around(env, int(count)), params
     if colon and source != "gymnax":
         return own_env(env_id)
     env_id = name or env_id
     if env_id in OWN:
-        return getattr(partial(), OWN[env_id])()
+        return getattr(on_gymnax("partial"), OWN[env_id])()
     gymnax = imported_gymnax()
     if env_id not in gymnax.registered_envs:
         raise UsageError(

@@ -12,8 +12,8 @@ from rlref.envs.gymnax_envs import imported_gymnax
 from rlref.errors import UsageError
 
 
-class _Around:
-    """An environment whose observations are other than those of `inner`; all else is as it is there."""
+class Around:
+    """An environment around another: what a subclass does not say is as it is in `inner`."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -24,7 +24,7 @@ class _Around:
         return getattr(self.inner, name)
 
 
-class Parts(_Around):
+class Parts(Around):
     """Some numbers of each observation, and no others: the rest has to be inferred from what was seen before."""
 
     def __init__(self, inner: Any, parts: Sequence[int]) -> None:
@@ -51,7 +51,7 @@ class Parts(_Around):
         return obs[self.parts], *others
 
 
-class Stacked(_Around):
+class Stacked(Around):
     """The last observations of an episode in one row `[k * D]`, the oldest first; before its first, copies of that."""
 
     def __init__(self, inner: Any, count: int) -> None:

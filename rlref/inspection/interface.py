@@ -186,7 +186,11 @@ def _shapes(env: Any, what: str, function: Callable[[jax.Array], Any], result: I
         if _is_traced(x):
             raise UnusableError("impure", f"{what} stores traced values in self.{name}")
     if failure is None:
-        if _program(function, key) != _program(function, key):
+        try:
+            again = _program(function, key) == _program(function, key)
+        except Exception:  # it has been traced before, without an error
+            again = False
+        if not again:
             raise UnusableError("impure", f"{what} does something else the second time")
         return out
     try:

@@ -141,6 +141,17 @@ def test_a_pool_keeps_totals_over_resets_and_the_interface():
     assert info["pool"].shape == info["every"].shape
 
 
+def test_what_is_drawn_of_a_pool():
+    class Drawn(Toy):
+        def render(self, state):
+            return state.time
+
+    pooled = Pooled(Drawn(), 3)
+    assert pooled.render(pooled.reset(jax.random.key(0))[1]) == 0
+    assert not hasattr(Pooled(Toy(), 3), "render")
+    assert not hasattr(Pooled(Toy(), 3), "html")
+
+
 def test_how_many_starts_a_pool_has():
     assert pool.size(Toy(), 16) == 16
     assert pool.size(Toy(), 1024) == 2

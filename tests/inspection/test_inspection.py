@@ -119,6 +119,20 @@ class Leaks(Right):
         return super().step_env(key, state, action, params)
 
 
+class Once(Right):
+    """Can be traced, but not again."""
+
+    def __init__(self):
+        super().__init__()
+        self.tracings = 0
+
+    def step_env(self, *args):
+        self.tracings += 1
+        if self.tracings > 2:
+            raise RuntimeError("once is enough")
+        return super().step_env(*args)
+
+
 class Counts(Right):
     count = 0
 
@@ -180,6 +194,7 @@ UNUSABLE = {
     "numpy": (lambda: Changed(lambda o, s, r, t, i: (o, s, np.float32(r), t, i)), "not_jittable", "TracerArrayConv"),
     "item": (lambda: Changed(lambda o, s, r, t, i: (o, s, r.item(), t, i)), "not_jittable", "Concretization"),
     "counter": (Counts, "impure", "step does something else the second time"),
+    "once": (Once, "impure", "step does something else the second time"),
     "np.random": (Unkeyed, "impure", "reset does something else"),
     "leak": (Leaks, "impure", "step stores traced values in self.last"),
     "three_values": (lambda: Stepped(lambda *a: a[:3]), "step_values", "step returns 3 values"),

@@ -97,13 +97,16 @@ class SuiteEnv(environment.Environment[State, Params]):
         return self.actions
 
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, State]:
-        obs, (time, truncated, inner) = self.begun(key, params)
-        return obs, State(time, truncated, inner, Totals.of(self.metrics) if self.metrics else None)
+        return self.entered(*self.begun(key, params))
 
     def begun(self, key: jax.Array, params: Params) -> tuple[jax.Array, tuple[Any, Any, Any]]:
         """A new episode's first observation, and its state but for `totals`, in their order."""
         obs, inner = self.first(key)
         return self.shown(obs), (jnp.int32(0), jnp.bool(False), inner)
+
+    def entered(self, obs: jax.Array, begun: tuple[Any, Any, Any]) -> tuple[jax.Array, State]:
+        """What `reset` gives, from what `begun` does."""
+        return obs, State(*begun, Totals.of(self.metrics) if self.metrics else None)
 
     def step_env(self, key: jax.Array, state: State, action: Any, params: Params) -> Any:
         after = self.next(key, state.inner, action)
@@ -177,8 +180,7 @@ def where_ended(reset: Callable[[jax.Array, Any], Any]) -> Callable[..., Any]:
             return jax.lax.while_loop(lambda carry: carry[0].any(), some, (ended, old))[1]
 
         def all_at_once() -> Any:  # as where all meet their time limit in the same step
-            fresh = like(jax.vmap(reset)(key, params), old)
-            return jax.tree.map(lambda x, y: jnp.where(ended.reshape(-1, *(1,) * (x.ndim - 1)), x, y), fresh, old)
+            return jax.vmap(select)(ended, jax.vmap(reset)(key, params), old)
 
         return jax.lax.cond(4 * ended.sum() > number, all_at_once, few)
 
@@ -196,6 +198,11 @@ def where_ended(reset: Callable[[jax.Array, Any], Any]) -> Callable[..., Any]:
         return result, jax.tree.map(lambda _: True, result)
 
     return one
+
+
+def select(ended: jax.Array, new: Any, old: Any) -> Any:
+    """`new` of one environment if it has ended, in the dtypes of `old`; else `old`."""
+    return jax.tree.map(lambda x, y: jnp.where(ended, x, y), like(new, old), old)
 
 
 def _batched(size: int, batched: Any, arguments: Any) -> Any:

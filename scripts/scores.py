@@ -58,8 +58,9 @@ OTHER_SUITES = {  # of rlref/envs/suites: for PPO, where the suite is installed
     "jumanji": ("jumanji:Snake-v1",),
     "pgx": ("pgx:minatar-breakout",),
     "craftax": ("craftax:Craftax-Classic-Symbolic-v1",),
+    "gymnasium": tuple(f"gymnasium:{x}-v5" for x in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")),
 }
-NUM_SEEDS = {"classic": 32, "minatar": 8, "bsuite": 32, **dict.fromkeys(OTHER_SUITES, 8)}
+EVAL_EVERY = {"gymnasium": 15}  # updates between evaluations, by 10 greedy episodes of each seed
 AGENTS = ("ppo", "dqn", "cem")
 CONTINUOUS = ("MountainCarContinuous-v0", "Pendulum-v1")  # nothing for DQN
 BENCHMARKS = {
@@ -69,6 +70,8 @@ BENCHMARKS = {
     for agent in AGENTS
     if not (agent == "dqn" and env_id in CONTINUOUS)
 } | {f"ppo/{env_id}": suite for suite, env_ids in OTHER_SUITES.items() for env_id in env_ids}
+NUM_SEEDS = {name: {"classic": 32, "bsuite": 32, "gymnasium": 10}.get(suite, 8) for name, suite in BENCHMARKS.items()}
+NUM_SEEDS |= {"ppo/gymnasium:Ant-v5": 5, "ppo/gymnasium:Humanoid-v5": 5}
 TARGETS = {  # of the IQM
     "ppo/CartPole-v1": 500.0,
     "ppo/Acrobot-v1": -80.0,
@@ -102,7 +105,26 @@ PUBLISHED = {
     "dqn/MountainCar-v0": "CleanRL -189 ± 12",
     "ppo/playground:CartpoleBalance": "brax 999 (50M steps), SLM-Lab 968 (100M)",
     "ppo/playground:CartpoleSwingup": "brax 682 (50M steps), SLM-Lab 729 (100M)",
+    "ppo/gymnasium:HalfCheetah-v5": "CleanRL 1443 ± 46, SB3's zoo 5819 ± 664",
+    "ppo/gymnasium:Hopper-v5": "CleanRL 2383 ± 272, SB3's zoo 2410 ± 10",
+    "ppo/gymnasium:Walker2d-v5": "CleanRL 2288 ± 572, SB3's zoo 3479 ± 822",
+    "ppo/gymnasium:Ant-v5": "SB3's zoo 1327 ± 452",
+    "ppo/gymnasium:Humanoid-v5": "CleanRL 716 ± 49",
 }
+# Tianshou's, 10 seeds of MuJoCo v3: the mean over seeds of an evaluation's greedy episodes, the best within 1e6 steps,
+# and the standard deviation over seeds there. Nothing else in a row compares with it.
+BEST_MEAN = {
+    "ppo/gymnasium:HalfCheetah-v5": "5784 ± 1244",
+    "ppo/gymnasium:Hopper-v5": "2609 ± 701",
+    "ppo/gymnasium:Walker2d-v5": "3589 ± 757",
+    "ppo/gymnasium:Ant-v5": "3258 ± 1079",
+    "ppo/gymnasium:Humanoid-v5": "787 ± 193",
+}
+MUJOCO = """\
+MuJoCo, by gymnasium, in two scores. The interquartile mean is as everywhere. The best evaluation is by the rule of
+Tianshou's benchmark, and compares with that alone: about every 30,000 steps each seed plays ten greedy episodes; of the
+means over all seeds the greatest, ± the standard deviation over seeds there. It picks its own best moment.
+"""
 CHECK_FIRST_SEED = 10_000  # far from those of the table
 LEVEL = 0.01  # of the test against them
 
@@ -116,8 +138,9 @@ def trained(name: str, folder: Path, num_seeds: int | None, seed: int = 0) -> Ru
             agent,
             tuned.config(agent, env_id),
             {"tuned": {}},
-            num_seeds=NUM_SEEDS[BENCHMARKS[name]] if num_seeds is None else num_seeds,
+            num_seeds=NUM_SEEDS[name] if num_seeds is None else num_seeds,
             seed=seed,
+            eval_every=EVAL_EVERY.get(BENCHMARKS[name], 0),
             folder=folder / agent / env_id,
             display=display,
         )["tuned"]
@@ -141,7 +164,18 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
         "devices": environment["devices"],
         "curve_steps": run.metrics["env_steps"][:, updates].mean(axis=0).round().tolist(),
         "curves": [[None if np.isnan(y) else float(f"{y:.4g}") for y in x] for x in returns[:, updates]],
-    }
+    } | best_mean(run)
+
+
+def best_mean(run: Run) -> dict[str, Any]:
+    """Of a run with evaluations: the greatest mean of one over seeds, the deviation there, and after which steps."""
+    if "eval_return_greedy" not in run.metrics:
+        return {}
+    returns = run.metrics["eval_return_greedy"]
+    means = np.nan_to_num(returns.mean(axis=0), nan=-np.inf)  # not every update is evaluated
+    best = int(means.argmax())
+    steps = int(run.metrics["env_steps"][0, best])
+    return {"best_mean": {"mean": means[best], "std": returns[:, best].std(ddof=1), "steps": steps}}
 
 
 def number(x: float | None) -> str:
@@ -171,6 +205,8 @@ def cells(name: str, r: dict[str, Any]) -> dict[str, str]:
         "worst seed": number(r["min"]),
         "best": number(r["max"]),
         "random": number(r["random"]),
+        "best evaluation": f"{r['best_mean']['mean']:.0f} ± {r['best_mean']['std']:.0f}" if "best_mean" in r else "",
+        "Tianshou's": BEST_MEAN.get(name, ""),
         "target": target_text(name, r),
         "published elsewhere": PUBLISHED.get(name, ""),
         "seeds x steps": f"{len(r['scores'])} x {r['steps_per_seed']:,}",
@@ -180,8 +216,9 @@ def cells(name: str, r: dict[str, Any]) -> dict[str, str]:
 
 def table(results: dict[str, Any], suites: Collection[str]) -> str:
     """A line per benchmark, those of an environment together, and the command that gives it."""
+    compared = ("best evaluation", "Tianshou's") if "gymnasium" in suites else ("target",)
     columns = (
-        "environment", "agent", "IQM [95 % interval]", "worst seed", "best", "random", "target", "published elsewhere",
+        "environment", "agent", "IQM [95 % interval]", "worst seed", "best", "random", *compared, "published elsewhere",
         "seeds x steps", "command",
     )  # fmt: skip
     rows = [cells(name, r) for name, r in results.items() if BENCHMARKS[name] in suites]
@@ -197,7 +234,10 @@ def report(results: dict[str, Any]) -> str:
         parts.append(f"<details><summary>bsuite</summary>\n\n{table(results, ('bsuite',))}\n\n</details>")
     if others := {x for x in OTHER_SUITES if any(BENCHMARKS[name] == x for name in results)}:
         parts.append("Environments of [other suites](../../rlref/envs/suites/README.md), which are extras:")
-        parts.append(f"![Return over environment steps, every seed](scores_suites.png)\n\n{table(results, others)}")
+        parts.append("![Return over environment steps, every seed](scores_suites.png)")
+        parts.append(table(results, others - {"gymnasium"}))
+    if "gymnasium" in others:
+        parts += [MUJOCO, table(results, ("gymnasium",))]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"
@@ -247,7 +287,7 @@ def check(names: Sequence[str], committed: dict[str, Any], folder: Path, num_see
     if absent := [name for name in names if name not in committed]:
         raise UsageError(f"no scores of {', '.join(absent)} are committed, to check against")
     for name in names:
-        sizes = num_seeds or NUM_SEEDS[BENCHMARKS[name]], len(committed[name]["scores"])
+        sizes = num_seeds or NUM_SEEDS[name], len(committed[name]["scores"])
         worst = mannwhitneyu(-np.arange(sizes[0]), np.arange(1, 1 + sizes[1]), alternative="less").pvalue * len(names)
         if worst >= LEVEL:
             raise UsageError(

@@ -45,4 +45,5 @@ def row_of(env_id: str) -> EnvRow:
     except UsageError as error:
         return EnvRow(env_id, "", "", None, str(error))
     spaces = describe(env.observation_space(params)), describe(env.action_space(params))
-    return EnvRow(env_id, *spaces, getattr(params, "max_steps_in_episode", None), "")
+    limit = getattr(params, "max_steps_in_episode", None)
+    return EnvRow(env_id, *spaces, limit if limit is None else int(limit), "")  # gymnax's bandit has 100.0

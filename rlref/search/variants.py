@@ -39,13 +39,14 @@ def train(
     env: Any = None,
     env_params: Any = None,
     folder: Path | None = None,
+    eval_every: int = 0,
     memory_gb: float | None = None,
     display: Display | None = None,
 ) -> dict[str, Run]:
     """Train every variant of `config` with the same seeds; returns a Run per variant, by its label.
 
     Args:
-      agent, num_seeds, seed, env, env_params, memory_gb, display: as in `rlref.train`.
+      agent, num_seeds, seed, env, env_params, eval_every, memory_gb, display: as in `rlref.train`.
       config: the Config that all variants start from.
       variants: label -> what is changed.
       folder: where the runs' folders go; runs of these variants that are there already are resumed, or loaded if they
@@ -65,7 +66,8 @@ def train(
     for labels, _ in groups:
         agent_of(module, configs[labels[0]], made, params)  # raises for what cannot be trained before anything is
     if folder is not None:
-        claim_folder(folder, description_of(module, everyone, range(seed, seed + num_seeds), env, env_params))
+        about = description_of(module, everyone, range(seed, seed + num_seeds), env, env_params)
+        claim_folder(folder, about | ({"eval_every": eval_every} if eval_every else {}))
     results: dict[str, Run] = {}
     for number, (labels, config_of_all) in enumerate(groups):
         if len(groups) > 1:
@@ -74,7 +76,8 @@ def train(
         path = None if folder is None else folder / f"{number:03d}"
         given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
         if path is None or not path.exists():
-            run = training.train(module, config_of_all, num_seeds=num_seeds, seed=seed, run_dir=path, sinks=(), **given)
+            new = {"num_seeds": num_seeds, "seed": seed, "eval_every": eval_every, "run_dir": path, "sinks": ()}
+            run = training.train(module, config_of_all, **new, **given)
         elif (read_summary(path) or {}).get("status", "interrupted") == "interrupted":
             run = training.resume(path, agent=module, **given)
         else:

@@ -1,6 +1,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -120,11 +121,19 @@ def test_targets_are_judged_by_what_they_are_of():
     assert scores.target_text("cem/Pendulum-v1", {"iqm": None, "scores": [None]}) == "-180: MISSED"
 
 
+def test_the_best_evaluation_is_of_one_moment_over_all_seeds():
+    steps = np.tile(np.arange(1.0, 6.0) * 100, (2, 1))
+    returns = np.asarray([[np.nan, 1, np.nan, 9, 4], [np.nan, 2, np.nan, 1, 8]], np.float32)
+    best = scores.best_mean(SimpleNamespace(metrics={"env_steps": steps, "eval_return_greedy": returns}))
+    assert best == {"best_mean": {"mean": 6.0, "std": pytest.approx(8**0.5), "steps": 500}}
+    assert scores.best_mean(SimpleNamespace(metrics={"env_steps": steps})) == {}
+
+
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_rows_are_what_the_command_beside_them_trains(name):
     row = COMMITTED[name]
     agent, _, env_id = name.partition("/")
-    assert len(row["scores"]) >= scores.NUM_SEEDS[scores.BENCHMARKS[name]]
+    assert len(row["scores"]) >= scores.NUM_SEEDS[name]
     assert row["iqm"] == pytest.approx(stats.iqm(row["scores"]))
     assert row["status"] == "finished"
     assert row["settings"] == in_json(settings_of(tuned.config(agent, env_id)))

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rlref.contract import load_agent, name_of
+from rlref.envs.ids import without_pool
 
 Settings = dict[str, Any]
 
@@ -260,7 +261,7 @@ def tuned(agent: str | ModuleType, env_id: str) -> Tuned | None:
     name = name_of(module)
     if module.__file__ is None or Path(module.__file__).resolve() != Path(__file__).with_name(f"{name}.py").resolve():
         return None  # its defaults are what its author wants
-    return TABLE.get(name, {}).get(env_id)
+    return TABLE.get(name, {}).get(without_pool(env_id))
 
 
 def of_original(module: ModuleType, env_id: str) -> Tuned | None:
@@ -268,7 +269,7 @@ def of_original(module: ModuleType, env_id: str) -> Tuned | None:
     own = {f.name for f in dataclasses.fields(module.Config)}
     for name, known in TABLE.items():
         if {f.name for f in dataclasses.fields(load_agent(name).Config)} <= own:
-            return known.get(env_id)
+            return known.get(without_pool(env_id))
     return None
 
 

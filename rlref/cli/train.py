@@ -182,17 +182,18 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
 
 
 def pooled(config: Any) -> Any:
-    """`config` with its environment around a pool. Raises UsageError where the agent keeps no environments."""
+    """`config` with its environment around a pool. Raises UsageError where its size does not follow from num_envs."""
     from rlref.envs.ids import with_pool
 
     if not hasattr(config, "num_envs"):
-        raise UsageError("--reset pool is for agents that go on with their environments; this one begins all anew")
+        raise UsageError("--reset pool shares its states among num_envs environments, a setting that this agent lacks")
     return dataclasses.replace(config, env_id=with_pool(config.env_id, config.num_envs))
 
 
 def resume_run(path: Path, agent: str | None, arguments: Sequence[str], command: list[str]) -> int:
     """Go on with a run; any other option that is given must say what the run has."""
     from rlref.envs import with_params
+    from rlref.envs.ids import without_pool
     from rlref.runs.job import job_of_folder
     from rlref.runs.training import resume
     from rlref.settings import LENGTHS, plain
@@ -208,6 +209,8 @@ def resume_run(path: Path, agent: str | None, arguments: Sequence[str], command:
     first_setting = {name: x[0] for name, x in job.settings.items() if name in job.batched}
     start = dataclasses.replace(job.config, **first_setting)
     options, config, budget = read_options("train", TrainOptions, job.module, arguments, had, start)
+    if options.reset == had.reset == "pool" and config.env_id == without_pool(job.config.env_id):  # as it was begun
+        config = dataclasses.replace(config, env_id=job.config.env_id)
     differ = []
     for name, x in job.settings.items():
         there = x[0] if name in job.batched else x

@@ -58,8 +58,14 @@ class Episode(NamedTuple):
     """float32: the last one; 0 before the first"""
 
 
+def without_pool(env: Any) -> Any:
+    """The environment that single episodes are played in: a pool would draw all of its starts for each, to take one."""
+    return env.without_pool() if hasattr(env, "without_pool") else env
+
+
 def begin(env: Any, env_params: Any, key: jax.Array, memory: Any = ()) -> Episode:
-    """The start of an episode."""
+    """The start of an episode; its state, and those after a `step`, are of `without_pool(env)`."""
+    env = without_pool(env)
     key, key_reset = jax.random.split(key)
     obs, state = env.reset(key_reset, env_params)
     action = jax.tree.map(
@@ -70,6 +76,7 @@ def begin(env: Any, env_params: Any, key: jax.Array, memory: Any = ()) -> Episod
 
 def step(env: Any, env_params: Any, act: Act, episode: Episode) -> tuple[Episode, Any]:
     """One step, and its `info`. After the step that ends it, `obs` and `state` are those of the environment's reset."""
+    env = without_pool(env)
     key_act, key_env = jax.random.split(jax.random.fold_in(episode.key, episode.steps))
     action, memory = act(key_act, episode)
     action = jnp.asarray(action, episode.action.dtype)

@@ -17,6 +17,7 @@ COUNTED = {
     "pool": "start states of each environment, as in pool:16:craftax:Craftax-Classic-Symbolic-v1",
 }
 """What is put around an environment, with a number."""
+MOST = 1_000_000  # of these
 
 
 def on_gymnax(name: str) -> ModuleType:
@@ -45,8 +46,8 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         return env, env.default_params
     if source in COUNTED:
         count, _, inner = name.partition(":")
-        if not (count.isdecimal() and int(count) and inner):
-            raise UsageError(f"{env_id!r} says not how many, or of what: {COUNTED[source]}")
+        if not (count.isdecimal() and len(count) < 8 and 1 <= int(count) <= MOST and inner):
+            raise UsageError(f"{env_id!r} says not how many, or of what: {COUNTED[source]}; at most {MOST:,}")
         env, params = make_env(inner)
         around = on_gymnax("partial").Stacked if source == "stacked" else on_gymnax("suites.pool").Pooled
         return around(env, int(count)), params
@@ -67,6 +68,11 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         raise UsageError(f"{env_id} cannot be made here: {in_a_line(error)}") from error
 
 
+def without_pool(env_id: str) -> str:
+    """The id of what a pool is around; any other as it is."""
+    return env_id.split(":", 2)[2] if env_id.startswith("pool:") and env_id.count(":") > 1 else env_id
+
+
 def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any, Any]:
     """`env`, or without one what `env_id` names; with `env_params`, or without them its defaults. Raises UsageError."""
     if env is None:
@@ -75,6 +81,12 @@ def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any,
         env = check_complete(env, "env")
         default = env.default_params
     return env, default if env_params is None else env_params
+
+
+def type_of(env: Any) -> str:
+    """The name of its class; of what rlref put around another, with that one's."""
+    name = type(env).__name__
+    return f"{name}({type_of(env.inner)})" if hasattr(env, "without_pool") else name
 
 
 def name_of(env: Any) -> str:

@@ -1,6 +1,7 @@
 """Environments that show less at a time than their state, or more: what a memory is for, and what stands in for one."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
+from rlref.envs.episodes import without_pool
 from rlref.envs.gymnax_envs import imported_gymnax
 from rlref.errors import UsageError
 
@@ -22,6 +24,28 @@ class Around:
         if name == "inner":  # not set yet, while this is copied
             raise AttributeError(name)
         return getattr(self.inner, name)
+
+    def within(self, state: Any) -> Any:
+        """The inner environment's state."""
+        return state
+
+    @property
+    def render(self) -> Callable[[Any], Any]:
+        """Only where `inner` can draw."""
+        draw = self.inner.render
+        return lambda state: draw(self.within(state))
+
+    @property
+    def html(self) -> Callable[[Any], str]:
+        """As `render`."""
+        write = self.inner.html
+        return lambda states: write([self.within(state) for state in states])
+
+    def without_pool(self) -> Any:
+        """As `episodes.without_pool` has it."""
+        other = copy.copy(self)
+        other.inner = without_pool(self.inner)
+        return other
 
 
 class Parts(Around):
@@ -58,6 +82,9 @@ class Stacked(Around):
         super().__init__(inner)
         self.count = count
         self.id = f"stacked:{count}:{getattr(inner, 'id', inner.name)}"
+
+    def within(self, state: Any) -> Any:
+        return state[0]
 
     def observation_space(self, params: Any) -> spaces.Box:
         space = self.inner.observation_space(params)

@@ -182,7 +182,7 @@ def _shapes(env: Any, what: str, function: Callable[[jax.Array], Any], result: I
         out = jax.eval_shape(function, key)
     except Exception as error:
         failure = error
-    for name, x in getattr(env, "__dict__", {}).items():
+    for name, x in _attributes(env).items():
         if _is_traced(x):
             raise UnusableError("impure", f"{what} stores traced values in self.{name}")
     if failure is None:
@@ -203,6 +203,11 @@ def _shapes(env: Any, what: str, function: Callable[[jax.Array], Any], result: I
     if not any(f.check == "not_jittable" for f in result.findings):
         result.findings.append(found("not_jittable", f"{what} cannot be traced: {said_by(failure)}"))
     return jax.tree.map(lambda x: x if isinstance(x, str) else jnp.asarray(x), out)
+
+
+def _attributes(env: Any) -> dict[str, Any]:
+    """Its own, and those of what it is around."""
+    return (_attributes(env.inner) if hasattr(env, "without_pool") else {}) | getattr(env, "__dict__", {})
 
 
 def _is_traced(x: Any) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rlref.envs.ids import without_pool
 from rlref.errors import UsageError
 from rlref.runs.folder import read_about
 from rlref.runs.run import Run, load
@@ -81,5 +82,5 @@ def about_of(run: Run) -> dict[str, Any]:
 
 
 def environment_of(run: Run) -> str:
-    """The environment's id; the name of its class, where it was given from Python."""
-    return str(about_of(run).get("env") or run.config.get("env_id", "an environment"))
+    """The environment's id, without a pool of starts; the name of its class, where it was given from Python."""
+    return str(about_of(run).get("env") or without_pool(run.config.get("env_id", "an environment")))

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlref.contract import load_agent, name_of
 from rlref.envs import episodes
-from rlref.envs.ids import resolved
+from rlref.envs.ids import resolved, type_of
 from rlref.envs.params import with_values
 from rlref.errors import UsageError, errors_with_line
 from rlref.runs.folder import read_about
@@ -128,7 +128,7 @@ class Job:
             "config": in_json(self.settings),
             "batched": self.batched,
             "seeds": self.seeds,
-            "env": type(self.env).__name__ if self.own_env else None,
+            "env": type_of(self.env) if self.own_env else None,
             "env_params": repr(self.env_params),
             "eval_every": self.eval_every,
             "eval_episodes": self.eval_episodes,
@@ -137,6 +137,8 @@ class Job:
 
 def agent_of(module: ModuleType, config: Any, env: Any, env_params: Any) -> Any:
     """The agent of a Config. Raises UsageError for settings or spaces that cannot train."""
+    if hasattr(config, "num_generations") and getattr(env, "pooled", False):
+        raise UsageError(f"{name_of(module)} begins all its episodes anew, where a pool of start states only costs")
     try:
         agent = module.make(config, env, env_params)
     except ValueError as error:

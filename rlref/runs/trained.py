@@ -115,7 +115,7 @@ class Trained:
         """
         job = self.job
         name = getattr(job.env, "name", type(job.env).__name__)
-        render = getattr(job.env, "render", None)
+        render = getattr(episode_loop.without_pool(job.env), "render", None)
         if name in DRAWABLE:
             draw: Callable[..., None] = self._draw_by_gymnax
         elif render is not None:
@@ -132,7 +132,7 @@ class Trained:
 
     def page(self, row: int, seed: int, path: Path) -> None:
         """Write that episode as a page of HTML. Raises UsageError where the environment makes none, or as `draw`."""
-        name, html = self.job.config.env_id, getattr(self.job.env, "html", None)
+        name, html = self.job.config.env_id, getattr(episode_loop.without_pool(self.job.env), "html", None)
         if html is None:
             raise UsageError(f"{name} makes no HTML; brax's environments do")
         try:
@@ -155,7 +155,10 @@ class Trained:
             raise UsageError(f"drawing {name} takes pygame: pip install pygame, or rlref with its extra 'gif'")
         episodes = jax.device_get([*self._episode(row, seed)])
         states, returns = [x.state for x in episodes[:-1]], np.array([x.total for x in episodes[1:]])
-        Visualizer(self.job.env, self.job.env_params, states, returns).animate(str(path))
+        env = self.job.env
+        while hasattr(env, "within"):  # of partial.Around
+            env, states = env.inner, [env.within(x) for x in states]
+        Visualizer(env, self.job.env_params, states, returns).animate(str(path))
 
     def _draw_by_itself(self, render: Callable[[Any], Any], name: str, row: int, seed: int, path: Path) -> None:
         from PIL import Image

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rlref.contract import load_agent, name_of
-from rlref.envs.ids import resolved
+from rlref.envs.ids import resolved, type_of
 from rlref.errors import Stopped, UsageError, nearest
 from rlref.runs import files, training
 from rlref.runs.display import Display, default
@@ -76,7 +76,13 @@ def train(
         path = None if folder is None else folder / f"{number:03d}"
         given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
         if path is None or not path.exists():
-            new = {"num_seeds": num_seeds, "seed": seed, "eval_every": eval_every, "run_dir": path, "sinks": ()}
+            new: dict[str, Any] = {
+                "num_seeds": num_seeds,
+                "seed": seed,
+                "eval_every": eval_every,
+                "run_dir": path,
+                "sinks": (),
+            }
             run = training.train(module, config_of_all, **new, **given)
         elif (read_summary(path) or {}).get("status", "interrupted") == "interrupted":
             run = training.resume(path, agent=module, **given)
@@ -126,7 +132,7 @@ def description_of(
         "source_sha256": hashlib.sha256(code).hexdigest(),
         "variants": {label: in_json(settings_of(config)) for label, config in configs.items()},
         "seeds": list(seeds),
-        "env": None if env is None else type(env).__name__,
+        "env": None if env is None else type_of(env),
         "env_params": None if env_params is None else repr(env_params),
     }
 

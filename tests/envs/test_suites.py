@@ -19,8 +19,11 @@ from gymnax.environments import environment
 from helpers import SMALL, child_environment
 
 import rlref
-from rlref.envs import listing, make_env, suites
+from rlref import tuned
+from rlref.cli import main
+from rlref.envs import episodes, listing, make_env, suites
 from rlref.envs.ids import resolved
+from rlref.envs.partial import Stacked
 from rlref.envs.suites import base, pool
 from rlref.envs.suites.gymnasium import GymnasiumEnv
 from rlref.envs.suites.pool import Pooled
@@ -112,7 +115,7 @@ def test_endings_of_an_adapted_environment():
 
 
 def test_a_pool_gives_the_same_episodes_from_few_starts():
-    (_, starts), seen = rolled(Pooled(Toy(), 3), 16, 80, 2)
+    (_, starts), seen = rolled(Pooled(Toy(), 3), 16, 160, 2)  # long enough to meet every start
     obs, _, _, terminated, truncated, final, after = seen
     steps, start = final[..., 1], final[..., 0]
     assert np.array_equal(terminated, (start < 0.3) & (steps == 3))
@@ -152,6 +155,47 @@ def test_what_is_drawn_of_a_pool():
     assert not hasattr(Pooled(Toy(), 3), "html")
 
 
+def test_single_episodes_are_played_without_a_pool():
+    for env in (Pooled(Toy(), 3), Stacked(Pooled(Toy(), 3), 2)):
+        alone = episodes.without_pool(env)
+        assert not hasattr(alone, "pooled")
+        assert type(alone) is (Toy if type(env) is Pooled else Stacked)
+        key, params = jax.random.key(3), env.default_params
+        pairs = [episodes.play(x, params, episodes.random_act(x, params), key, 20) for x in (env, alone)]
+        assert all(np.array_equal(x, y) for x, y in zip(*map(jax.tree.leaves, (x.obs for x in pairs)), strict=True))
+        assert jax.tree.structure(pairs[0].state) == jax.tree.structure(pairs[1].state)
+
+
+class Keyed(Toy):
+    """What is seen after its start follows from a random key in its state."""
+
+    def __init__(self, typed):
+        super().__init__()
+        self.typed = typed
+
+    def first(self, key):
+        obs, inner = super().first(key)
+        return obs, inner | {"rng": key if self.typed else jax.random.key_data(key), "at": jnp.zeros(2, jnp.uint32)}
+
+    def next(self, key, inner, action):
+        step = super().next(key, inner, action)
+        rng = jax.random.split(inner["rng"])[0]
+        return step._replace(obs=step.obs.at[1].set(jax.random.uniform(rng)), inner=step.inner | {"rng": rng})
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_episodes_that_begin_alike_do_not_go_on_alike(typed):
+    state, seen = rolled(Pooled(Keyed(typed), 1), 4, 60, 1)
+    obs, _, _, terminated, truncated, final, _ = (np.asarray(x)[0] for x in seen)
+    ended = terminated | truncated
+    begun = np.concatenate([np.zeros((1, 4), bool), ended[:-1]])  # from the second episode on
+    for env in range(4):
+        assert len(np.unique(obs[:, env, 0])) == 1  # one start
+        first = final[:, env, 1][begun[:, env]]
+        assert len(np.unique(first)) == len(first) > 5
+    assert (np.asarray(state[1][1][2]["at"]) == 0).all()  # no key
+
+
 def test_how_many_starts_a_pool_has():
     assert pool.size(Toy(), 16) == 16
     assert pool.size(Toy(), 1024) == 2
@@ -169,8 +213,42 @@ def test_what_has_no_pool():
         make_env("pool:4:CartPole-v1")
     with pytest.raises(UsageError, match="no pool"):
         make_env("pool:4:gymnasium:CartPole-v1")
-    with pytest.raises(UsageError, match="says not how many"):
-        make_env("pool:CartPole-v1")
+    for wrong in ("pool:CartPole-v1", "pool:0:a:b", "pool:-1:a:b", "pool:1000001:a:b", f"pool:{'9' * 5000}:a:b"):
+        with pytest.raises(UsageError, match="says not how many"):
+            make_env(wrong)
+    with pytest.raises(UsageError, match="pool:2:toy:toy starts from a pool already"):
+        Pooled(Pooled(Toy(), 2), 2)
+    for other, name in ((Stacked(Toy(), 2), "stacked:2:toy:toy"), (object(), "object")):
+        with pytest.raises(UsageError, match=f"{name} has no pool"):
+            Pooled(other, 2)
+    for count in (0, 2.0):
+        with pytest.raises(UsageError, match=f"from 1, not {count}"):
+            Pooled(Toy(), count)
+    with pytest.raises(UsageError, match="cem begins all its episodes anew"):
+        rlref.train("cem", env=Pooled(Toy(), 3))
+
+
+def test_an_episode_that_cannot_begin_has_no_pool_either():
+    class Bad(Toy):
+        def first(self, key):
+            raise ValueError("my own fault")
+
+    with pytest.raises(UsageError, match="toy:toy cannot begin an episode: ValueError: my own fault"):
+        pool.size(Bad(), 4)
+
+
+def test_a_pool_is_the_same_task(tmp_path, monkeypatch, capsys):
+    assert tuned.tuned("ppo", "pool:4:pgx:minatar-breakout") is tuned.tuned("ppo", "pgx:minatar-breakout")
+    monkeypatch.chdir(tmp_path)
+    begun = ["train", "ppo", "--env-id", "test_suites:Toy", "--no-anneal-lr", *ON_HOST.split()]
+    assert main([*begun, "--total-timesteps", "320", "--run-dir", "every"]) == 0
+    pooled = [*begun, "--reset", "pool"]
+    assert main([*pooled, "--total-timesteps", "160", "--run-dir", "pool"]) == 0
+    assert main([*pooled, "--total-timesteps", "320", "--resume", "pool"]) == 0  # with the options that began it
+    assert rlref.load("pool").config["env_id"] == "pool:128:test_suites:Toy"
+    capsys.readouterr()
+    assert main(["compare", "every", "pool"]) == 0
+    assert "pool of 128" in capsys.readouterr().out
 
 
 def test_a_limit_is_set_and_left_out_by_its_parameter():

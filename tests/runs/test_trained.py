@@ -198,10 +198,10 @@ def test_an_exported_seed_of_an_edited_agent_needs_its_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_gif_is_written(tmp_path):
-    run = rlref.train(
-        "cem", SMALL["cem"].replace(env_id="Catch-bsuite"), num_seeds=1, run_dir=tmp_path / "run", checkpoint_every=0
-    )
+@pytest.mark.parametrize("env_id", ["Catch-bsuite", "stacked:2:Catch-bsuite"])
+def test_gif_is_written(tmp_path, env_id):
+    config = SMALL["cem"].replace(env_id=env_id)
+    run = rlref.train("cem", config, num_seeds=1, run_dir=tmp_path / "run", checkpoint_every=0)
     one = trained.of_folder(run.path)
     one.draw(0, 0, tmp_path / "catch.gif")
     with Image.open(tmp_path / "catch.gif") as image:

@@ -46,9 +46,9 @@ class Pooled(Around):
         inner, pool = state
 
         def taken(ended: jax.Array, key: jax.Array, params: Any, old: Any) -> Any:
-            key_start, key_course = jax.random.split(key)
-            index = jax.random.randint(key_start, (), 0, self.count)
-            return select(ended, with_keys(jax.tree.map(lambda x: x[index], pool), key_course), old)
+            index = jax.random.randint(key, (), 0, self.count)
+            start = jax.tree.map(lambda x: x[index], pool)
+            return select(ended, with_keys(start, jax.random.fold_in(key, 1)), old)
 
         obs, inner, *others = self.inner.step_with(taken, key, inner, action, params)
         return obs, (inner, pool), *others

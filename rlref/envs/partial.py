@@ -81,7 +81,8 @@ class Stacked(Around):
     def __init__(self, inner: Any, count: int) -> None:
         super().__init__(inner)
         self.count = count
-        self.id = f"stacked:{count}:{getattr(inner, 'id', inner.name)}"
+        name = getattr(inner, "id", getattr(inner, "name", type(inner).__name__))
+        self.id = f"stacked:{count}:{name}"
 
     def within(self, state: Any) -> Any:
         return state[0]

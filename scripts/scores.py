@@ -175,7 +175,7 @@ def best_mean(run: Run) -> dict[str, Any]:
     means = np.nan_to_num(returns.mean(axis=0), nan=-np.inf)  # not every update is evaluated
     best = int(means.argmax())
     steps = int(run.metrics["env_steps"][0, best])
-    return {"best_mean": {"mean": means[best], "std": returns[:, best].std(ddof=1), "steps": steps}}
+    return {"best_mean": {"mean": float(means[best]), "std": float(returns[:, best].std(ddof=1)), "steps": steps}}
 
 
 def number(x: float | None) -> str:

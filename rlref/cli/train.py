@@ -131,6 +131,7 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
     from rlref import tuned
     from rlref.contract import load_agent, name_of
     from rlref.envs import make_env, with_params
+    from rlref.envs.ids import split_pool
     from rlref.runs import hosts
     from rlref.runs.folder import new_folder
     from rlref.runs.job import generations_within
@@ -152,7 +153,7 @@ def new_run(agent: str, ahead: argparse.Namespace, arguments: Sequence[str], com
     if options.reset == "pool":
         config = pooled(config)
         if not options.json and hosts.is_first():
-            print(f"pool: each of {config.num_envs} environments starts from {config.env_id.split(':')[1]} states")
+            print(f"pool: each of {config.num_envs} environments starts from {split_pool(config.env_id)[0]} states")
     env, env_params = make_env(config.env_id)
     env_params = with_params(env_params, options.env_params)
     if budget:
@@ -193,23 +194,24 @@ def pooled(config: Any) -> Any:
 def resume_run(path: Path, agent: str | None, arguments: Sequence[str], command: list[str]) -> int:
     """Go on with a run; any other option that is given must say what the run has."""
     from rlref.envs import with_params
-    from rlref.envs.ids import without_pool
+    from rlref.envs.ids import split_pool
     from rlref.runs.job import job_of_folder
     from rlref.runs.training import resume
     from rlref.settings import LENGTHS, plain
 
     job = job_of_folder(path, agent)
+    starts, inner_id = split_pool(job.config.env_id)
     had = TrainOptions(
         num_seeds=len(job.seeds),
         seed=job.seeds[0],
-        reset="pool" if job.config.env_id.startswith("pool:") else "every",
+        reset="pool" if starts else "every",
         eval_every=job.eval_every,
         eval_episodes=job.eval_episodes,
     )
     first_setting = {name: x[0] for name, x in job.settings.items() if name in job.batched}
     start = dataclasses.replace(job.config, **first_setting)
     options, config, budget = read_options("train", TrainOptions, job.module, arguments, had, start)
-    if options.reset == had.reset == "pool" and config.env_id == without_pool(job.config.env_id):  # as it was begun
+    if options.reset == had.reset == "pool" and config.env_id == inner_id:  # as it was begun
         config = dataclasses.replace(config, env_id=job.config.env_id)
     differ = []
     for name, x in job.settings.items():

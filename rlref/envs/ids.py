@@ -46,7 +46,7 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         return env, env.default_params
     if source in COUNTED:
         count, _, inner = name.partition(":")
-        if not (count.isdecimal() and len(count) < 8 and 1 <= int(count) <= MOST and inner):
+        if not (count.isdecimal() and len(count) <= len(str(MOST)) and 1 <= int(count) <= MOST and inner):
             raise UsageError(f"{env_id!r} says not how many, or of what: {COUNTED[source]}; at most {MOST:,}")
         env, params = make_env(inner)
         around = on_gymnax("partial").Stacked if source == "stacked" else on_gymnax("suites.pool").Pooled
@@ -68,9 +68,16 @@ def make_env(env_id: str) -> tuple[Any, Any]:
         raise UsageError(f"{env_id} cannot be made here: {in_a_line(error)}") from error
 
 
+def split_pool(env_id: str) -> tuple[str, str]:
+    """How many starts its pool has, in digits, and the id of what that is around; of any other id "" and the id."""
+    source, _, rest = env_id.partition(":")
+    count, colon, inner = rest.partition(":")
+    return (count, inner) if source == "pool" and colon else ("", env_id)
+
+
 def without_pool(env_id: str) -> str:
     """The id of what a pool is around; any other as it is."""
-    return env_id.split(":", 2)[2] if env_id.startswith("pool:") and env_id.count(":") > 1 else env_id
+    return split_pool(env_id)[1]
 
 
 def resolved(env_id: str, env: Any = None, env_params: Any = None) -> tuple[Any, Any]:

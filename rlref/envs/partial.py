@@ -11,6 +11,7 @@ from gymnax.environments import spaces
 
 from rlref.envs.episodes import without_pool
 from rlref.envs.gymnax_envs import imported_gymnax
+from rlref.envs.ids import name_of
 from rlref.errors import UsageError
 
 
@@ -81,8 +82,7 @@ class Stacked(Around):
     def __init__(self, inner: Any, count: int) -> None:
         super().__init__(inner)
         self.count = count
-        name = getattr(inner, "id", getattr(inner, "name", type(inner).__name__))
-        self.id = f"stacked:{count}:{name}"
+        self.id = f"stacked:{count}:{getattr(inner, 'id', name_of(inner))}"
 
     def within(self, state: Any) -> Any:
         return state[0]

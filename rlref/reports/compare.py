@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rlref import stats
-from rlref.envs.ids import without_pool
+from rlref.envs.ids import split_pool
 from rlref.errors import UsageError
 from rlref.health import findings
 from rlref.reports import reference
@@ -336,8 +336,8 @@ def _differing(environment: str, methods: Sequence[Method]) -> list[Difference]:
 def _settings(run: Run) -> dict[str, Any]:
     about = about_of(run)
     settings = {"agent": run.agent, **{name: x for name, x in run.config.items() if name != "env_id"}}
-    env_id = run.config.get("env_id", "")
-    settings["reset"] = "every" if without_pool(env_id) == env_id else f"pool of {env_id.split(':')[1]}"
+    starts, _ = split_pool(run.config.get("env_id", ""))
+    settings["reset"] = f"pool of {starts}" if starts else "every"
     if about.get("source_sha256"):
         settings["agent's file"] = about["source_sha256"][:8]
     return settings | {f"env_params.{name}": x for name, x in about.get("env_params_values", {}).items()}

@@ -16,6 +16,7 @@ import numpy as np
 
 from rlref.contract import AGENTS, load_agent, remembers
 from rlref.envs import episodes as episode_loop
+from rlref.envs.ids import name_of
 from rlref.envs.interface import check_host
 from rlref.envs.params import plain_values
 from rlref.errors import UsageError, in_a_line
@@ -45,6 +46,7 @@ class Trained:
 
     def __init__(self, job: Job, leaves: dict[str, np.ndarray]):
         self.job, self.leaves = job, leaves
+        self.env = episode_loop.without_pool(job.env)  # whose states those of single episodes are
         self._act = jax.jit(self._choose)
 
     def row(self, seed: int, setting: int = 0) -> int:
@@ -113,9 +115,7 @@ class Trained:
 
         Raises UsageError where nothing draws the environment, or the file cannot be written.
         """
-        job = self.job
-        name = getattr(job.env, "name", type(job.env).__name__)
-        render = getattr(episode_loop.without_pool(job.env), "render", None)
+        name, render = name_of(self.job.env), getattr(self.env, "render", None)
         if name in DRAWABLE:
             draw: Callable[..., None] = self._draw_by_gymnax
         elif render is not None:
@@ -132,7 +132,7 @@ class Trained:
 
     def page(self, row: int, seed: int, path: Path) -> None:
         """Write that episode as a page of HTML. Raises UsageError where the environment makes none, or as `draw`."""
-        name, html = self.job.config.env_id, getattr(episode_loop.without_pool(self.job.env), "html", None)
+        name, html = self.job.config.env_id, getattr(self.env, "html", None)
         if html is None:
             raise UsageError(f"{name} makes no HTML; brax's environments do")
         try:
@@ -155,7 +155,7 @@ class Trained:
             raise UsageError(f"drawing {name} takes pygame: pip install pygame, or rlref with its extra 'gif'")
         episodes = jax.device_get([*self._episode(row, seed)])
         states, returns = [x.state for x in episodes[:-1]], np.array([x.total for x in episodes[1:]])
-        env = self.job.env
+        env = self.env
         while hasattr(env, "within"):  # of partial.Around
             env, states = env.inner, [env.within(x) for x in states]
         Visualizer(env, self.job.env_params, states, returns).animate(str(path))

@@ -76,14 +76,16 @@ def train(
         path = None if folder is None else folder / f"{number:03d}"
         given = {"env": env, "env_params": env_params, "memory_gb": memory_gb, "display": display}
         if path is None or not path.exists():
-            new: dict[str, Any] = {
-                "num_seeds": num_seeds,
-                "seed": seed,
-                "eval_every": eval_every,
-                "run_dir": path,
-                "sinks": (),
-            }
-            run = training.train(module, config_of_all, **new, **given)
+            run = training.train(
+                module,
+                config_of_all,
+                num_seeds=num_seeds,
+                seed=seed,
+                eval_every=eval_every,
+                run_dir=path,
+                sinks=(),
+                **given,
+            )
         elif (read_summary(path) or {}).get("status", "interrupted") == "interrupted":
             run = training.resume(path, agent=module, **given)
         else:

@@ -126,6 +126,7 @@ def test_the_best_evaluation_is_of_one_moment_over_all_seeds():
     returns = np.asarray([[np.nan, 1, np.nan, 9, 4], [np.nan, 2, np.nan, 1, 8]], np.float32)
     best = scores.best_mean(SimpleNamespace(metrics={"env_steps": steps, "eval_return_greedy": returns}))
     assert best == {"best_mean": {"mean": 6.0, "std": pytest.approx(8**0.5), "steps": 500}}
+    assert json.loads(json.dumps(best)) == best  # it goes into scores.json
     assert scores.best_mean(SimpleNamespace(metrics={"env_steps": steps})) == {}
 
 

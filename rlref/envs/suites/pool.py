@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rlref.envs.ids import name_of
 from rlref.envs.partial import Around
 from rlref.envs.suites.base import State, SuiteEnv, select
 from rlref.errors import UsageError, in_a_line
@@ -78,7 +79,7 @@ def with_keys(tree: Any, key: jax.Array) -> Any:
 
 def refuse(env: Any) -> None:
     """Raise UsageError for what has no starts to keep; gymnasium's live on the host, each made again from its seed."""
-    name = getattr(env, "id", getattr(env, "name", type(env).__name__))
+    name = getattr(env, "id", name_of(env))
     if isinstance(env, Pooled):
         raise UsageError(f"{name} starts from a pool already")
     if not isinstance(env, SuiteEnv) or hasattr(env, "host"):

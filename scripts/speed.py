@@ -1,8 +1,9 @@
 """Speed and memory: `python scripts/speed.py [NAME ...]`; comparisons are ratios within one run, in turns.
 
-    AGENT/seeds        1, 8, 64 and 512 seeds (on an accelerator 4096 too) of CartPole-v1: environment steps/s of
-                       training and of as many bare environments under random actions, seconds of compiling and from
-                       the start of the process to the first update, peak memory
+    AGENT/seeds        1, 8, 64 and 512 seeds (on an accelerator 8 to 4096) of CartPole-v1: environment steps/s of
+                       training, all of it and once it goes, and of as many bare environments under random actions,
+                       seconds of compiling and from the start of the process to the first update, memory: what was
+                       planned for the seeds, and the peak (of the process; on an accelerator, of the device)
     AGENT/first        seconds from `rlref train AGENT` to the first update, nothing compiled before; and again
     AGENT/diagnostics  one update with all diagnostics against the same update with them dropped; of CEM also with
                        nothing but the evaluation on fresh keys, which is dropped with them
@@ -12,17 +13,21 @@
                        of its own, made on first use), compilation apart
     ppo/peak           8 seeds: matrix products' operations per second, as a fraction of what products alone reach
     ppo/memory         peak memory of 64 seeds, for 1e5 and for 5e5 steps
+    ppo/large          8 seeds with rollouts of 64 x 1,024 large observations: memory, planned and used
     dqn/bytes          bytes of a seed and of a stored transition
     cem/rollout        a generation of 8 seeds against its rollouts alone, and against bare environments
 
     --against COMMIT   instead, updates of 8 and of 64 seeds against those of the agents' files of that commit, in turns
 
-Without a name, all of them, in about half an hour on two cores. Results go to scripts/results/speed.json, their tables
-to speed.md, and steps/s over the number of seeds to speed.png. Leave the machine alone while it runs.
+Without a name, all of them, in about half an hour on two cores; on an accelerator those that mean something there, in
+about eight minutes. Results go to scripts/results/speed.json, their tables to speed.md, and steps/s over the number of
+seeds to speed.png; of an accelerator to speed-gpu.json, or whatever jax calls its platform. Leave the machine alone
+while it runs.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -45,6 +50,18 @@ from peer_environments import python_with
 HERE = Path(__file__).resolve().parent
 REPEATS = 3
 TIMESTEPS = 200_000  # of a seed, against rejax
+LENGTH = {"cem": "num_generations"}
+LENGTHS: dict[str, dict[int, int]] = {  # of trainings, by the number of seeds
+    "ppo": {1: 100_000, 8: 100_000, 64: 40_000, 512: 20_000},
+    "dqn": {1: 100_000, 8: 100_000, 64: 40_000, 512: 20_000},
+    "cem": {1: 15, 8: 15, 64: 15, 512: 15},
+}
+ACCELERATED: dict[str, dict[int, int]] = {
+    "ppo": {8: 1_000_000, 64: 500_000, 512: 200_000, 4096: 40_000},
+    "dqn": {8: 500_000, 64: 250_000, 512: 80_000, 4096: 15_000},
+    "cem": {8: 300, 64: 200, 512: 100, 4096: 30},
+}
+LARGE: dict[str, Any] = {"env_id": "Breakout-MinAtar", "num_envs": 64, "num_steps": 1024, "num_minibatches": 16}
 
 
 def config_of(agent: str, **settings: Any) -> Any:
@@ -54,21 +71,20 @@ def config_of(agent: str, **settings: Any) -> Any:
     return load_agent(agent).Config(**({"target": "max"} if agent == "dqn" else {}), **settings)
 
 
-def config_of_length(agent: str, timesteps: int) -> Any:
-    """`config_of` with a length; of CEM 15 generations, whatever `timesteps` says."""
-    return config_of(agent, **({} if agent == "cem" else {"total_timesteps": timesteps}))
-
-
-def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = "") -> dict[str, Any]:
+def worker_ours(agent: str, num_seeds: int, length: int, layout: str = "", settings: str = "{}") -> dict[str, Any]:
     """Train through the public interface; steps/s and compile time as the run reports them, and more.
 
-    With `layout`: "whole" for all of a device's rows at once, "optimised" for all of XLA's optimisations.
+    `length` is in environment steps of a seed, of CEM in generations; `settings` is JSON. With `layout`: "whole" for
+    all of a device's rows at once, "optimised" for all of XLA's optimisations.
     """
+    import jax
+    import numpy as np
     import psutil
 
     import rlref
     from rlref.runs import compiling, programs
     from rlref.runs.display import Silent
+    from rlref.runs.plan import job_bytes
 
     class Watch(Silent):
         first: float | None = None
@@ -82,11 +98,19 @@ def worker_ours(agent: str, num_seeds: int, total_timesteps: int, layout: str = 
     if layout == "optimised":
         compiling.options = lambda level, mesh=None: None
     watch = Watch()
-    config = config_of_length(agent, int(total_timesteps))
+    config = config_of(agent, **{LENGTH.get(agent, "total_timesteps"): int(length)}, **json.loads(settings))
     run = rlref.train(agent, config, num_seeds=int(num_seeds), display=watch)
-    kept: dict[str, Any] = {k: run.summary[k] for k in ("steps_per_second", "compile_seconds", "iqm")}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return kept | {"first_update_seconds": round(watch.first or 0, 2), "peak_rss_mb": round(peak)}
+    kept: dict[str, Any] = {k: run.summary[k] for k in ("steps_per_second", "compile_seconds", "iqm", "seconds")}
+    speeds = run.metrics["steps_per_second"][0]
+    memory = jax.devices()[0].memory_stats() or {}
+    assert run.trained is not None
+    return kept | {
+        "steps_per_second_once_going": round(float(np.median(speeds[len(speeds) // 2 :]))),
+        "first_update_seconds": round(watch.first or 0, 2),
+        "planned_mb": round(int(num_seeds) * job_bytes(run.trained.job, True) / 1e6),
+        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        **({"peak_device_mb": round(memory["peak_bytes_in_use"] / 1e6)} if memory else {}),
+    }
 
 
 def worker_first(agent: str) -> dict[str, Any]:
@@ -437,10 +461,15 @@ def worker_bytes() -> dict[str, Any]:
     return found
 
 
+def worker_seeds(agent: str, num_seeds: int, length: int) -> dict[str, Any]:
+    """`worker_ours`, and then `worker_bare`."""
+    return worker_ours(agent, num_seeds, length) | worker_bare(agent, num_seeds)
+
+
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "seeds": worker_seeds,
     "ours": worker_ours,
     "first": worker_first,
-    "bare": worker_bare,
     "peak": worker_peak,
     "rejax": worker_rejax,
     "diagnostics": worker_diagnostics,
@@ -506,6 +535,13 @@ def measure_memory(agent: str) -> list[dict[str, Any]]:
     return results
 
 
+def measure_large(agent: str) -> dict[str, Any]:
+    length = 4 * LARGE["num_envs"] * LARGE["num_steps"]
+    row = start(sys.executable, "ours", agent, 8, length, "", json.dumps(LARGE))
+    print(f"8 seeds of {LARGE}: {row['planned_mb']:,} MB planned, peak {peak_mb(row):,} MB")
+    return row
+
+
 def spread(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
     """The ratio of steps/s, turn by turn: median, least and greatest."""
     found = [a["steps_per_second"] / b["steps_per_second"] for a, b in zip(ours, theirs, strict=True)]
@@ -516,26 +552,36 @@ def spread(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str
 def measure_seeds(agent: str) -> list[dict[str, Any]]:
     """The same training with more and more seeds."""
     rows = []
-    timesteps = {1: 100_000, 8: 100_000, 64: 40_000, 512: 20_000, 4096: 20_000}
-    for num_seeds in (1, 8, 64, 512, *((4096,) if accelerator() else ())):
+    lengths = LENGTHS if accelerator() is None else ACCELERATED
+    for num_seeds, length in lengths[agent].items():
         with tempfile.TemporaryDirectory() as cache:
-            row = start(sys.executable, "ours", agent, num_seeds, timesteps[num_seeds], JAX_COMPILATION_CACHE_DIR=cache)
-        rows.append({"seeds": num_seeds, **row, **start(sys.executable, "bare", agent, num_seeds)})
-        row = rows[-1]
+            row = start(sys.executable, "seeds", agent, num_seeds, length, JAX_COMPILATION_CACHE_DIR=cache)
+        rows.append({"seeds": num_seeds, **row})
         print(
-            f"{num_seeds} seeds: {row['steps_per_second']:,} steps/s, {row['bare_steps_per_second']:,} of bare "
-            f"environments; {row['compile_seconds']:.1f} s of compiling, first update after "
-            f"{row['first_update_seconds']:.1f} s, peak {row['peak_rss_mb']:,} MB",
+            f"{num_seeds} seeds: {row['steps_per_second']:,} steps/s, {row['steps_per_second_once_going']:,} once it "
+            f"goes, {row['bare_steps_per_second']:,} of bare ones; {row['compile_seconds']:.1f} s of compiling, "
+            f"first update after {row['first_update_seconds']:.1f} s; {row['planned_mb']:,} MB planned, "
+            f"peak {peak_mb(row):,} MB; {row['seconds']}",
             flush=True,
         )
     return rows
 
 
-def accelerator() -> bool:
-    """Whether jax finds one; asked in another process, which gives it free again."""
-    code = "import jax; print(jax.default_backend())"
+def peak_mb(row: dict[str, Any]) -> int:
+    """Of the device where that is known, else of the process."""
+    return row.get("peak_device_mb", row["peak_rss_mb"])
+
+
+@functools.cache
+def accelerator() -> tuple[str, str] | None:
+    """Its platform, such as "gpu", and its name; None where there is none.
+
+    Asked in another process, which gives it free again.
+    """
+    code = "import jax; print(jax.default_backend()); print(jax.devices()[0].device_kind)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    return done.stdout.split()[-1] != "cpu"
+    platform, name = done.stdout.splitlines()[-2:]
+    return None if platform == "cpu" else (platform, name)
 
 
 def measure_first(agent: str) -> dict[str, Any]:
@@ -562,7 +608,8 @@ def measure_layout(agent: str) -> dict[str, Any]:
             # A cache of its own for each turn: what compiling takes is measured too.
             folder = str(Path(cache) / str(turn))
             for layout, rows in runs.items():
-                rows.append(start(sys.executable, "ours", agent, 64, 20_480, layout, JAX_COMPILATION_CACHE_DIR=folder))
+                length = 15 if agent == "cem" else 20_480
+                rows.append(start(sys.executable, "ours", agent, 64, length, layout, JAX_COMPILATION_CACHE_DIR=folder))
     result = {}
     for layout in ("whole", "optimised"):
         print(f"64 seeds, against {layout}: steps/s", end=" ")
@@ -636,13 +683,15 @@ def figure(results: dict[str, Any], path: Path) -> None:
 def report(results: dict[str, Any]) -> str:
     """Two tables: over the number of seeds, and everything else."""
     lines = [
-        "| agent | seeds | steps/s | of its environments alone | compiling | first update | peak memory |",
-        "|---|---|---|---|---|---|---|",
+        "| agent | seeds | steps/s | once it goes | of its environments alone | compiling | first update | planned | "
+        "peak memory |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for agent in ("ppo", "dqn", "cem"):
         lines += [
-            f"| {agent.upper()} | {r['seeds']} | {r['steps_per_second']:,} | {r['bare_steps_per_second']:,} | "
-            f"{r['compile_seconds']:.1f} s | {r['first_update_seconds']:.1f} s | {r['peak_rss_mb']:,} MB |"
+            f"| {agent.upper()} | {r['seeds']} | {r['steps_per_second']:,} | {r['steps_per_second_once_going']:,} | "
+            f"{r['bare_steps_per_second']:,} | {r['compile_seconds']:.1f} s | {r['first_update_seconds']:.1f} s | "
+            f"{r['planned_mb']:,} MB | {peak_mb(r):,} MB |"
             for r in results.get(f"{agent}/seeds", ())
         ]
     lines += ["", "| | measured | target |", "|---|---|---|"]
@@ -680,6 +729,9 @@ def report(results: dict[str, Any]) -> str:
         if r := found.get("memory"):
             both = f"{r[-1]['peak_rss_mb']:,} MB ({r[0]['peak_rss_mb']:,} MB)"
             row(f"{a}: peak memory, 64 seeds of 5e5 steps (of 1e5 steps)", both)
+        if r := found.get("large"):
+            both = f"{r['planned_mb']:,} MB planned, peak {peak_mb(r):,} MB; {r['steps_per_second']:,} steps/s"
+            row(f"{a}: 8 seeds with rollouts of 64 x 1,024 observations of {LARGE['env_id']}", both)
         for env_id, r in found.get("rollout", {}).items():
             kept = f"{100 * r['kept_of_rollouts']:.0f} %, {100 * r['kept_of_environments']:.0f} %"
             what = f"{a}: {env_id}, 8 seeds; kept of the speed of its rollouts alone, and of as many bare environments"
@@ -687,13 +739,14 @@ def report(results: dict[str, Any]) -> str:
         for what, r in found.get("bytes", {}).items():
             size = f"{r['bytes_per_transition']:,.0f} bytes, {r['bytes_per_seed'] / 1e6:.1f} MB"
             row(f"{a}: a stored transition, and a seed with its buffer of 1e4; {what}", size)
-    if missing := [name for name in MEASURES if name not in results]:
+    if missing := [name for name in wanted(results) if name not in results]:
         lines += ["", f"Not measured yet: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
 RATIO = {"ppo": 2.8, "dqn": 2.5}
-KINDS = ("rejax", "peak", "first", "diagnostics", "layout", "memory", "rollout", "bytes")
+KINDS = ("rejax", "peak", "first", "diagnostics", "layout", "memory", "large", "rollout", "bytes")
+ON_ACCELERATORS = ("seeds", "diagnostics", "large")  # layouts and matrix products are a CPU's; rejax is not there
 MEASURES: dict[str, Callable[[str], Any]] = {
     "ppo/seeds": measure_seeds,
     "dqn/seeds": measure_seeds,
@@ -711,9 +764,15 @@ MEASURES: dict[str, Callable[[str], Any]] = {
     "dqn/layout": measure_layout,
     "cem/layout": measure_layout,
     "ppo/memory": measure_memory,
+    "ppo/large": measure_large,
     "dqn/bytes": measure_bytes,
     "cem/rollout": measure_rollout,
 }
+
+
+def wanted(results: dict[str, Any]) -> list[str]:
+    """The names of what is measured where these were."""
+    return [name for name in MEASURES if "platform" not in results or name.partition("/")[2] in ON_ACCELERATORS]
 
 
 def main() -> None:
@@ -730,19 +789,22 @@ def main() -> None:
         for agent in ("ppo", "dqn", "cem"):
             measure_against(agent, options.against)
         return
-    names = options.names or list(MEASURES)
-    if unknown := set(names) - set(MEASURES):
+    if unknown := set(options.names) - set(MEASURES):
         parser.error(f"there is no measure {', '.join(unknown)}; there are {', '.join(MEASURES)}")
-    path = HERE / "results" / "speed.json"
+    kind, device = accelerator() or ("", "")
+    path = HERE / "results" / ("speed.json" if not kind else f"speed-{kind}.json")
     results = json.loads(path.read_text()) if path.exists() else {}
-    for name in names:
+    if kind:
+        results["platform"] = kind
+    for name in options.names or wanted(results):
         machine = (
-            f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f} at the start, "
+            f"{device + ', ' if device else ''}{os.cpu_count()} cores, {platform.machine()}, "
+            f"load {os.getloadavg()[0]:.1f} at the start, "
             f"jax {version('jax')}, rlref {version('rlref')}, {time.strftime('%Y-%m-%d')}"
         )
         results[name] = MEASURES[name](name.partition("/")[0])
         results["machine"] = results.get("machine", {}) | {name: machine}
-        results = {k: results[k] for k in ("machine", *MEASURES) if k in results}
+        results = {k: results[k] for k in ("platform", "machine", *MEASURES) if k in results}
         path.write_text(json.dumps(results, indent=1) + "\n")
         page.put(path.with_suffix(".md"), "speed", report(results))
         figure(results, path.with_suffix(".png"))

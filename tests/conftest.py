@@ -18,6 +18,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the cache of the pr
 
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# Formulas are held to full float32; on GPUs and TPUs matrix products have less by default.
+os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most tests, and their processes, compile longer than they run
 MEMORY = 1.2e9  # bytes of a process, from which on compiled programs are dropped
 
@@ -32,6 +34,15 @@ def _programs():
         jax.clear_caches()
         gc.collect()
         getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: None)(0)  # glibc keeps what is freed, else
+
+
+@pytest.fixture(autouse=True)
+def _on_cpus(request):
+    if request.node.get_closest_marker("cpus"):
+        import jax
+
+        if jax.default_backend() != "cpu":
+            pytest.skip("of CPUs: what they alone do, or of the four that there are in tests")
 
 
 @pytest.fixture(autouse=True, scope="module")

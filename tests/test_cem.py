@@ -284,6 +284,7 @@ class Counted(toy_envs.Clock):
         self.steps += 1
 
 
+@pytest.mark.cpus
 def test_the_loop_ends_with_the_last_episode():
     env = Counted()
     config = SMALL.replace(max_episode_steps=1000)

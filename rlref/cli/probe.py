@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
         help="check an agent against environments whose answers are known",
         epilog="Exit codes: 0 RIGHT; 1 WRONG, what must hold for any right agent fails; 2 the file cannot be checked; "
         "3 DIFFERS from rlref's own in its method, unless PROBE_MEANT in the file says that it is meant, or NOT ENOUGH "
-        "of it could be checked.",
+        "of it could be checked. On the CPU, unless JAX_PLATFORMS says otherwise.",
     )
     parser.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated")
@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.time_limit >= 0:
         raise UsageError(f"--time-limit is {options.time_limit:g}; it must be at least 0, and 0 is for never")
     began = time.perf_counter()
+    # Hundreds of small programs, held to float32: an accelerator compiles them longer, and multiplies with less.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # oracles compile hundreds of small ones
     from probes import check, verdict
     from rlref.cli.watchdog import Watchdog

@@ -87,20 +87,23 @@ class Group:
             dispatched = None
             if done < until and not due and not self.stopped:
                 size = min(count, until - done, *(n - done % n for n in multiples))
+                begun = time.monotonic()
                 self.state, buffer = self.programs.chunk(self.config, self.state, np.int32(done), np.int32(size))
                 results = None
                 if self.programs.evaluate and ((done + size) % eval_every == 0 or done + size == num_updates):
                     keys = jax.vmap(jax.random.fold_in, (0, None))(self.keys, done + size)
                     results = self.programs.evaluate(self.config, self.state, keys)
-                dispatched = done, size, buffer, results, time.monotonic()
+                since = time.monotonic()
+                # A GPU that asks the host at each turn of a loop is done by now; a CPU has hardly begun.
+                dispatched = done, size, buffer, results, since, since - begun
                 done += size
                 due = bool(checkpoint_every and done % checkpoint_every == 0)
             if pending is not None:
-                update, size, buffer, results, since = pending
+                update, size, buffer, results, since, within = pending
                 values = self._read(buffer, size, results)
                 now = time.monotonic()
                 # The devices began this chunk when it was sent off, or when the one before was finished.
-                seconds = now - max(since, finished)
+                seconds = max(now - max(since, finished), within)
                 finished = now
                 before, self.env_steps = self.env_steps, values["env_steps"][:, -1].astype(np.float64)
                 values["steps_per_second"] = np.full_like(

@@ -15,6 +15,8 @@ from helpers import child_environment
 from probes import check, one_by_one, verdict
 from rlref import ppo
 
+pytestmark = pytest.mark.cpus
+
 
 def matrix(key):
     return nn.initializers.orthogonal(2.0)(key, (5, 3), jnp.float32)

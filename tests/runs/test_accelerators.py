@@ -132,6 +132,7 @@ def plan_for(rows, budget, fixed=False):
     return Plan(mesh, rows, padded, budget, fixed)
 
 
+@pytest.mark.cpus
 @pytest.mark.parametrize(
     ("bytes_per_row", "refused_above", "asked"),
     [

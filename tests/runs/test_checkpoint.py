@@ -514,6 +514,7 @@ def state_on(devices, like):
     return {name: jax.device_put(x, NamedSharding(mesh, P("seed"))) for name, x in like.items()}
 
 
+@pytest.mark.cpus
 def test_digest_sees_every_bit_and_no_layout():
     rng = np.random.default_rng(0)
     arrays = {"a": rng.normal(size=(8, 3)).astype(np.float32), "b": np.arange(8, dtype=np.uint8)}
@@ -531,12 +532,14 @@ def test_digest_sees_every_bit_and_no_layout():
     assert checkpoint.digests(state_on(1, {"a": filled}), rows=7)["a"] == sums["a"]
 
 
+@pytest.mark.cpus
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", ["ppo", "dqn"])
 def test_four_devices_do_what_one_does(agent):
     assert worst_difference(agent) < 1e-5
 
 
+@pytest.mark.cpus
 @pytest.mark.slow
 def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
     """As jax.shard_map's default does with the gradients of what is initialised by a constant: every bias."""

@@ -19,7 +19,7 @@ import rlref
 from rlref import dqn, ppo
 from rlref.envs.ids import make_env
 from rlref.errors import UsageError
-from rlref.runs import programs
+from rlref.runs import programs, training
 from rlref.runs.display import Silent
 from rlref.runs.footprint import peak_bytes, trace_row
 from rlref.runs.job import Job
@@ -99,6 +99,25 @@ def test_length_of_chunks_changes_nothing(plain, monkeypatch):
         np.testing.assert_array_equal(chunked.metrics[name], plain.metrics[name], err_msg=name)
 
 
+def test_speed_where_sending_off_a_chunk_waits_for_its_end(monkeypatch):
+    """As on a GPU that asks the host at each turn of a loop: the chunk before has been read by then."""
+    compile_to_fit = training.compile_to_fit
+
+    def waiting(*arguments):
+        compiled, plan = compile_to_fit(*arguments)
+
+        def chunk(config, state, start, count):
+            time.sleep(0.02 * count)
+            return jax.block_until_ready(compiled.chunk(config, state, start, count))
+
+        return compiled._replace(chunk=chunk), plan
+
+    monkeypatch.setattr(training, "compile_to_fit", waiting)
+    speed = train(num_seeds=3).metrics["steps_per_second"]
+    assert (speed < 3 * 12 / 0.02).all()
+
+
+@pytest.mark.cpus
 def test_more_seeds_than_memory_train_in_groups(plain):
     display = Recorder()
     row = row_bytes(ppo, SMALL)
@@ -125,6 +144,7 @@ def test_rows_train_in_blocks_as_without(monkeypatch):
     np.testing.assert_allclose(blocks.metrics["learning_rate"][:, 0], annealed, rtol=1e-5)
 
 
+@pytest.mark.cpus
 @pytest.mark.parametrize(
     ("rows", "kilobytes", "block"),
     [(1, 500, 1), (8, 500, 8), (12, 500, 6), (17, 500, 17), (64, 500, 8), (64, 1200, 4), (64, 2000, 4), (6, 50_000, 1)],
@@ -134,6 +154,7 @@ def test_a_block_is_what_caches_hold(rows, kilobytes, block):
     assert rows_at_once(job, rows) == block
 
 
+@pytest.mark.cpus
 @pytest.mark.parametrize(
     ("rows", "devices", "padded"), [(8, 4, 8), (6, 3, 6), (5, 3, 6), (1, 1, 1), (9, 3, 9), (7, 4, 8)]
 )
@@ -180,6 +201,7 @@ def test_memory_estimate_sees_a_rollout():
     assert row_bytes(ppo, long) - small > 12_000 * 2 * 2 * 4
 
 
+@pytest.mark.cpus
 def test_training_has_no_collective():
     plan = make_plan(8, 1, 1.0, Silent())
     programs = compile_programs(job_of(SMALL, 8), plan, Silent())

@@ -238,6 +238,9 @@ def report(results: dict[str, Any]) -> str:
         parts.append(table(results, others - {"gymnasium"}))
     if "gymnasium" in others:
         parts += [MUJOCO, table(results, ("gymnasium",))]
+    for device in sorted({x for r in results.values() for x in r["devices"]} - {"cpu"}):
+        there = ", ".join(name for name, r in results.items() if device in r["devices"])
+        parts.append(f"Trained on an {device}, all others on CPUs: {there}.")
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"

@@ -8,6 +8,7 @@
     AGENT/diagnostics  one update with all diagnostics against the same update with them dropped; of CEM also with
                        nothing but the evaluation on fresh keys, which is dropped with them
     AGENT/layout       64 seeds as they are trained; all of a core's rows at once; with all of XLA's optimisations
+    AGENT/exact        on an accelerator, 512 seeds: with matrix products in full float32, and with deterministic kernels
     ppo/rejax, dqn/rejax
                        CartPole-v1, 8 seeds, the same settings, against rejax 0.1.3 with gymnax 0.0.9 (in an environment
                        of its own, made on first use), compilation apart
@@ -619,6 +620,30 @@ def measure_layout(agent: str) -> dict[str, Any]:
     return result | {"compile_seconds": seconds[""], "compile_seconds_optimised": seconds["optimised"]}
 
 
+EXACT = {
+    "highest": {"JAX_DEFAULT_MATMUL_PRECISION": "highest"},
+    "deterministic": {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true"},
+}
+
+
+def measure_exact(agent: str) -> dict[str, Any]:
+    """What exactness costs: the speed once it goes, against that without."""
+    variants: dict[str, dict[str, str]] = {"": {}, **EXACT}
+    speeds: dict[str, list[float]] = {name: [] for name in variants}
+    length = ACCELERATED[agent][512]
+    with tempfile.TemporaryDirectory() as cache:
+        for _ in range(REPEATS):
+            for name, variables in variants.items():
+                row = start(sys.executable, "ours", agent, 512, length, JAX_COMPILATION_CACHE_DIR=cache, **variables)
+                speeds[name].append(row["steps_per_second_once_going"])
+    result = {}
+    for name in EXACT:
+        ratios = [a / b for a, b in zip(speeds[name], speeds[""], strict=True)]
+        result[name] = {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios)}
+        print(f"512 seeds, {name}: {result[name]['ratio']:.2f} x the speed", flush=True)
+    return result
+
+
 def measure_peak(agent: str) -> dict[str, Any]:
     result = start(sys.executable, "peak", agent)
     print(
@@ -729,6 +754,10 @@ def report(results: dict[str, Any]) -> str:
         if r := found.get("memory"):
             both = f"{r[-1]['peak_rss_mb']:,} MB ({r[0]['peak_rss_mb']:,} MB)"
             row(f"{a}: peak memory, 64 seeds of 5e5 steps (of 1e5 steps)", both)
+        for name, x in found.get("exact", {}).items():
+            times = f"{x['ratio']:.2f} x [{x['least']:.2f}, {x['greatest']:.2f}]"
+            variable, value = next(iter(EXACT[name].items()))
+            row(f"{a}: 512 seeds, the speed with `{variable}={value}`", times)
         if r := found.get("large"):
             both = f"{r['planned_mb']:,} MB planned, peak {peak_mb(r):,} MB; {r['steps_per_second']:,} steps/s"
             row(f"{a}: 8 seeds with rollouts of 64 x 1,024 observations of {LARGE['env_id']}", both)
@@ -745,8 +774,13 @@ def report(results: dict[str, Any]) -> str:
 
 
 RATIO = {"ppo": 2.8, "dqn": 2.5}
-KINDS = ("rejax", "peak", "first", "diagnostics", "layout", "memory", "large", "rollout", "bytes")
-ON_ACCELERATORS = ("seeds", "diagnostics", "large")  # layouts and matrix products are a CPU's; rejax is not there
+KINDS = ("rejax", "peak", "first", "diagnostics", "layout", "exact", "memory", "large", "rollout", "bytes")
+ON_ACCELERATORS = (
+    "seeds",
+    "diagnostics",
+    "exact",
+    "large",
+)  # layouts and matrix products are a CPU's; rejax is not there
 MEASURES: dict[str, Callable[[str], Any]] = {
     "ppo/seeds": measure_seeds,
     "dqn/seeds": measure_seeds,
@@ -763,6 +797,9 @@ MEASURES: dict[str, Callable[[str], Any]] = {
     "ppo/layout": measure_layout,
     "dqn/layout": measure_layout,
     "cem/layout": measure_layout,
+    "ppo/exact": measure_exact,
+    "dqn/exact": measure_exact,
+    "cem/exact": measure_exact,
     "ppo/memory": measure_memory,
     "ppo/large": measure_large,
     "dqn/bytes": measure_bytes,
@@ -772,7 +809,11 @@ MEASURES: dict[str, Callable[[str], Any]] = {
 
 def wanted(results: dict[str, Any]) -> list[str]:
     """The names of what is measured where these were."""
-    return [name for name in MEASURES if "platform" not in results or name.partition("/")[2] in ON_ACCELERATORS]
+    return [
+        name
+        for name in MEASURES
+        if ("/exact" not in name if "platform" not in results else name.partition("/")[2] in ON_ACCELERATORS)
+    ]
 
 
 def main() -> None:

@@ -5,6 +5,8 @@ it. `rlref ablate` with 5 seeds of 3e5 steps: each option is switched alone, fro
 MuJoCo (but for 8 environments of 256 steps, where it has 64 of 32). The score is the mean return of a seed's last 100
 training episodes.
 
+    --again    instead, those that looked worth it, and some of them together, on ten other seeds
+
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.
 """
@@ -13,6 +15,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import page
@@ -21,7 +24,9 @@ import ppo_options
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal
 from rlref.contract import load_agent
-from rlref.search import ablate
+from rlref.reports import compare
+from rlref.reports.methods import Method
+from rlref.search import ablate, variants
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -48,26 +53,43 @@ ONLY = (
     "scale_rewards", "anneal_lr",
 )  # fmt: skip
 ALSO: dict[str, list[Any]] = {"activation": ["swish", "elu"], "critic_sizes": [(256, 256)]}
+AGAIN: dict[str, dict[str, Any]] = {
+    "squash": {"squash": True},
+    "swish": {"activation": "swish"},
+    "norm_adv": {"norm_adv": True},
+    "layer_norm": {"layer_norm": True},
+    "squash, swish": {"squash": True, "activation": "swish"},
+}
+OTHER_SEEDS = range(100, 110)
 
 
-def row_of(found: ablate.Ablation) -> dict[str, Any]:
+def again(module: ModuleType, config: Any, folder: Path, display: Any) -> ablate.Ablation:
+    """The settings `AGAIN` against those given, on `OTHER_SEEDS`."""
+    seeds: dict[str, Any] = {"num_seeds": len(OTHER_SEEDS), "seed": OTHER_SEEDS.start}
+    runs = variants.train(module, config, {"as given": {}, **AGAIN}, **seeds, folder=folder, display=display)
+    methods = [Method(label, {config.env_id: run}) for label, run in runs.items()]
+    return ablate.Ablation("ppo_options", config.env_id, AGAIN, {}, compare.compare(methods))
+
+
+def row_of(found: ablate.Ablation, seeds: int) -> dict[str, Any]:
     """What is kept of an environment."""
-    return {"settings": SETTINGS, "seeds": SEEDS, **ablate.to_json(found)["comparison"]["results"][0]}
+    return {"settings": SETTINGS, "seeds": seeds, **ablate.to_json(found)["comparison"]["results"][0]}
 
 
-def text_of(found: ablate.Ablation) -> str:
+def text_of(found: ablate.Ablation, seeds: int) -> str:
     """Its table, and the conclusions."""
     (table,) = ablate.tables(found)
     columns = list(table.rows[0])
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(str(row[x]) for x in columns)} |" for row in table.rows]
     said = "\n".join(f"- {x}" for x in ablate.sentences(found))
-    return f"{found.env_id}, {SEEDS} seeds x {STEPS:,} steps. {table.title}\n\n" + "\n".join(lines) + f"\n\n{said}"
+    return f"{found.env_id}, {seeds} seeds x {STEPS:,} steps. {table.title}\n\n" + "\n".join(lines) + f"\n\n{said}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("envs", nargs="*", metavar="ENV", help=f"by default {' and '.join(ENVS)}")
+    parser.add_argument("--again", action="store_true", help="what looked worth it, on other seeds")
     parser.add_argument("--run-dir", type=Path, default=HERE.parent / "runs" / "ablation")
     options = parser.parse_args()
     use_compilation_cache()
@@ -77,14 +99,19 @@ def main() -> int:
     module = load_agent(str(trial))
     for env_id in options.envs or ENVS:
         config = module.Config(env_id=env_id, **SETTINGS)
+        name, seeds = (f"{env_id} again", len(OTHER_SEEDS)) if options.again else (env_id, SEEDS)
         with Terminal() as display:
-            found = ablate.ablate(
-                module, config, only=ONLY, also=ALSO, num_seeds=SEEDS, folder=options.run_dir / env_id, display=display
-            )
+            folder = options.run_dir / name
+            if options.again:
+                found = again(module, config, folder, display)
+            else:
+                found = ablate.ablate(
+                    module, config, only=ONLY, also=ALSO, num_seeds=SEEDS, folder=folder, display=display
+                )
         rows = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(rows | {env_id: row_of(found)}, indent=1) + "\n")
-        page.put(RESULTS / "ablation.md", f"scripts/ablation.py {env_id}", text_of(found))
-        print(text_of(found))
+        path.write_text(json.dumps(rows | {name: row_of(found, seeds)}, indent=1) + "\n")
+        page.put(RESULTS / "ablation.md", f"scripts/ablation.py {name}", text_of(found, seeds))
+        print(text_of(found, seeds))
     return 0
 
 

@@ -8,7 +8,7 @@
     AGENT/diagnostics  one update with all diagnostics against the same update with them dropped; of CEM also with
                        nothing but the evaluation on fresh keys, which is dropped with them
     AGENT/layout       64 seeds as they are trained; all of a core's rows at once; with all of XLA's optimisations
-    AGENT/exact        on an accelerator, 512 seeds: with matrix products in full float32, and with deterministic kernels
+    AGENT/exact        on an accelerator, 512 seeds: matrix products in full float32; deterministic kernels
     ppo/rejax, dqn/rejax
                        CartPole-v1, 8 seeds, the same settings, against rejax 0.1.3 with gymnax 0.0.9 (in an environment
                        of its own, made on first use), compilation apart
@@ -689,7 +689,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
 
     if not any(name.endswith("/seeds") for name in results):
         return
-    fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+    fig, ax = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for number, agent in enumerate(("ppo", "dqn", "cem")):
         if (rows := results.get(f"{agent}/seeds")) is None:
             continue
@@ -701,7 +701,7 @@ def figure(results: dict[str, Any], path: Path) -> None:
     machines = {machine.split(", load")[0] for name, machine in results["machine"].items() if name.endswith("/seeds")}
     ax.set_title(f"CartPole-v1, {' and '.join(sorted(machines))}", fontsize=9)
     ax.grid(alpha=0.3)
-    ax.legend(fontsize=8)
+    fig.legend(fontsize=8, loc="outside lower center", ncols=3)
     fig.savefig(path, dpi=110)
 
 

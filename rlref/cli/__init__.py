@@ -6,6 +6,7 @@ its method, or too little of it could be checked, 130 stopped by Ctrl-C, 143 by 
 """
 
 import argparse
+import contextlib
 import os
 import platform
 import sys
@@ -37,6 +38,8 @@ COMMANDS = (
     train, probe, diagnose, report, compare, baselines, sweep, ablate, inspect, reproduce, play, export, envs,
 )  # fmt: skip
 """In the order of the help. Each has `add_to`, which adds its parser, and what it calls."""
+
+CACHE_BYTES = 2e9  # of compiled programs, most of which have less than 1 MB
 
 DESCRIPTION = """\
 Reference reinforcement learning in JAX: single-file agents, many seeds, diagnostics.
@@ -132,3 +135,24 @@ def use_compilation_cache() -> None:
     folder = os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache / "rlref" / platform.node())
     if "jax" in sys.modules and sys.modules["jax"].config.jax_compilation_cache_dir is None:
         sys.modules["jax"].config.update("jax_compilation_cache_dir", folder)
+    trim(Path(folder))
+
+
+def trim(folder: Path, limit: float = CACHE_BYTES) -> None:
+    """If a folder's files take more than `limit` bytes, delete those used longest ago until half of that is left.
+
+    jax's own limit looks at every file of the cache whenever it adds one, and fails in a folder that began without it.
+    """
+    try:
+        found = [(max(x.stat().st_atime, x.stat().st_mtime), x.path, x.stat().st_size) for x in os.scandir(folder)]
+    except OSError:  # there is none yet, or another process is deleting
+        return
+    total = sum(size for _, _, size in found)
+    if total <= limit:
+        return
+    for _, path, size in sorted(found):
+        if total <= limit / 2:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        total -= size

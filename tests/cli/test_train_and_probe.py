@@ -9,7 +9,7 @@ import pytest
 
 import rlref
 from rlref import ppo
-from rlref.cli import main
+from rlref.cli import main, trim
 from rlref.cli.terminal import compiling_takes
 
 HERE = Path(__file__).parents[1]
@@ -165,6 +165,18 @@ def test_python_m_of_an_agent_is_rlref_train(tmp_path):
     done = subprocess.run(command, check=True, timeout=500, capture_output=True, text=True, env=environment)
     assert json.loads(done.stdout)["status"] == "finished"
     assert list((tmp_path / "cache" / "rlref").glob("*/jit_chunk*"))
+
+
+def test_compiled_programs_used_longest_ago_go_when_they_are_too_many(tmp_path):
+    for i in range(6):
+        (tmp_path / f"{i}").write_bytes(b"x" * 100)
+        os.utime(tmp_path / f"{i}", (10 * i, 10 * i))
+    os.utime(tmp_path / "0", (100, 0))  # written first, and used last
+    trim(tmp_path, 600)
+    assert len(list(tmp_path.iterdir())) == 6
+    trim(tmp_path, 599)
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["0", "5"]
+    trim(tmp_path / "none", 0)
 
 
 def test_envs_lists_spaces_and_time_limits(capsys):

@@ -664,6 +664,14 @@ def test_an_environment_of_gymnasium_is_adapted_where_it_can_be_made_again():
         resolved("", Breaks())
 
 
+def test_what_a_suite_prints_is_not_among_results(monkeypatch, capsys):
+    monkeypatch.setattr(suites, "is_installed", lambda suite: True)
+    monkeypatch.setattr(importlib, "import_module", lambda name: print("hello"))
+    suites.module_of("brax")
+    suites.made(types.SimpleNamespace(make=print), "brax:ant", "made")
+    assert capsys.readouterr() == ("", "hello\nmade\n")
+
+
 def test_a_raw_environment_of_another_suite_is_refused_with_its_id():
     raw = type("Ant", (), {"__module__": "brax.envs.ant"})()
     with pytest.raises(UsageError, match="env is a Ant of brax as it is: env_id='brax:NAME'"):

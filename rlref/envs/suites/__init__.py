@@ -1,5 +1,6 @@
 """Environments of other suites, by ids such as `brax:ant`. Nothing of a suite is imported before it is asked for."""
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -44,7 +45,8 @@ def module_of(suite: str) -> ModuleType:
     if not is_installed(suite):
         raise UsageError(f"{suite} is not installed: pip install '{requirement}'")
     try:
-        return importlib.import_module(f"{__name__}.{suite}")
+        with contextlib.redirect_stdout(sys.stderr):  # some say hello, or what they miss: not among results
+            return importlib.import_module(f"{__name__}.{suite}")
     except Exception as error:  # its own code, or one of what it needs
         raise UsageError(f"{suite} cannot be imported: {in_a_line(error)}; pip install '{requirement}'") from error
 
@@ -76,7 +78,8 @@ def make(suite: str, name: str) -> Any:
 def made(module: ModuleType, env_id: str, *arguments: Any) -> Any:
     """What a suite's file makes. Raises UsageError, with the id, if it cannot."""
     try:
-        return module.make(*arguments)
+        with contextlib.redirect_stdout(sys.stderr):
+            return module.make(*arguments)
     except UsageError:
         raise
     except Exception as error:  # some download data when they are made; of others it is the user's own code

@@ -15,7 +15,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import page
@@ -24,9 +23,7 @@ import ppo_options
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal
 from rlref.contract import load_agent
-from rlref.reports import compare
-from rlref.reports.methods import Method
-from rlref.search import ablate, variants
+from rlref.search import ablate
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -63,14 +60,6 @@ AGAIN: dict[str, dict[str, Any]] = {
 OTHER_SEEDS = range(100, 110)
 
 
-def again(module: ModuleType, config: Any, folder: Path, display: Any) -> ablate.Ablation:
-    """The settings `AGAIN` against those given, on `OTHER_SEEDS`."""
-    seeds: dict[str, Any] = {"num_seeds": len(OTHER_SEEDS), "seed": OTHER_SEEDS.start}
-    runs = variants.train(module, config, {"as given": {}, **AGAIN}, **seeds, folder=folder, display=display)
-    methods = [Method(label, {config.env_id: run}) for label, run in runs.items()]
-    return ablate.Ablation("ppo_options", config.env_id, AGAIN, {}, compare.compare(methods))
-
-
 def row_of(found: ablate.Ablation, seeds: int) -> dict[str, Any]:
     """What is kept of an environment."""
     return {"settings": SETTINGS, "seeds": seeds, **ablate.to_json(found)["comparison"]["results"][0]}
@@ -101,13 +90,12 @@ def main() -> int:
         config = module.Config(env_id=env_id, **SETTINGS)
         name, seeds = (f"{env_id} again", len(OTHER_SEEDS)) if options.again else (env_id, SEEDS)
         with Terminal() as display:
-            folder = options.run_dir / name
+            given: dict[str, Any] = {"folder": options.run_dir / name, "display": display}
             if options.again:
-                found = again(module, config, folder, display)
+                first = OTHER_SEEDS.start
+                found = ablate.against_given(module, config, AGAIN, num_seeds=seeds, seed=first, **given)
             else:
-                found = ablate.ablate(
-                    module, config, only=ONLY, also=ALSO, num_seeds=SEEDS, folder=folder, display=display
-                )
+                found = ablate.ablate(module, config, only=ONLY, also=ALSO, num_seeds=seeds, **given)
         rows = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(rows | {name: row_of(found, seeds)}, indent=1) + "\n")
         page.put(RESULTS / "ablation.md", f"scripts/ablation.py {name}", text_of(found, seeds))

@@ -543,9 +543,11 @@ def measure_large(agent: str) -> dict[str, Any]:
     return row
 
 
-def spread(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> dict[str, float]:
-    """The ratio of steps/s, turn by turn: median, least and greatest."""
-    found = [a["steps_per_second"] / b["steps_per_second"] for a, b in zip(ours, theirs, strict=True)]
+def spread(
+    ours: list[dict[str, Any]], theirs: list[dict[str, Any]], what: str = "steps_per_second"
+) -> dict[str, float]:
+    """The ratio of `what`, turn by turn: median, least and greatest."""
+    found = [a[what] / b[what] for a, b in zip(ours, theirs, strict=True)]
     print(f"ratio {statistics.median(found):.2f}, from {min(found):.2f} to {max(found):.2f}", flush=True)
     return {"ratio": statistics.median(found), "least": min(found), "greatest": max(found)}
 
@@ -629,18 +631,17 @@ EXACT = {
 def measure_exact(agent: str) -> dict[str, Any]:
     """What exactness costs: the speed once it goes, against that without."""
     variants: dict[str, dict[str, str]] = {"": {}, **EXACT}
-    speeds: dict[str, list[float]] = {name: [] for name in variants}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in variants}
     length = ACCELERATED[agent][512]
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(REPEATS):
             for name, variables in variants.items():
                 row = start(sys.executable, "ours", agent, 512, length, JAX_COMPILATION_CACHE_DIR=cache, **variables)
-                speeds[name].append(row["steps_per_second_once_going"])
+                runs[name].append(row)
     result = {}
     for name in EXACT:
-        ratios = [a / b for a, b in zip(speeds[name], speeds[""], strict=True)]
-        result[name] = {"ratio": statistics.median(ratios), "least": min(ratios), "greatest": max(ratios)}
-        print(f"512 seeds, {name}: {result[name]['ratio']:.2f} x the speed", flush=True)
+        print(f"512 seeds, {name}: steps/s", end=" ")
+        result[name] = spread(runs[name], runs[""], "steps_per_second_once_going")
     return result
 
 
@@ -775,6 +776,7 @@ def report(results: dict[str, Any]) -> str:
 
 RATIO = {"ppo": 2.6, "dqn": 3.0}
 KINDS = ("rejax", "peak", "first", "diagnostics", "layout", "exact", "memory", "large", "rollout", "bytes")
+ON_CPUS = {"seeds", *KINDS} - {"exact"}
 # The layouts and the peak of products are a CPU's; what rejax takes is not there.
 ON_ACCELERATORS = ("seeds", "diagnostics", "exact", "large")
 MEASURES: dict[str, Callable[[str], Any]] = {
@@ -805,11 +807,8 @@ MEASURES: dict[str, Callable[[str], Any]] = {
 
 def wanted(results: dict[str, Any]) -> list[str]:
     """The names of what is measured where these were."""
-    return [
-        name
-        for name in MEASURES
-        if ("/exact" not in name if "platform" not in results else name.partition("/")[2] in ON_ACCELERATORS)
-    ]
+    kinds = ON_ACCELERATORS if "platform" in results else ON_CPUS
+    return [name for name in MEASURES if name.partition("/")[2] in kinds]
 
 
 def main() -> None:

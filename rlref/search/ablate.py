@@ -127,10 +127,11 @@ def ablate(
             del chosen[label]
     if not chosen:
         raise UsageError(f"no option can be switched here: {'; '.join(not_tried.values())}")
-    runs = variants.train(
+    return against_given(
         module,
         config,
-        {"as given": {}, **chosen},
+        chosen,
+        not_tried,
         num_seeds=num_seeds,
         seed=seed,
         env=env,
@@ -139,9 +140,19 @@ def ablate(
         memory_gb=memory_gb,
         display=display,
     )
+
+
+def against_given(
+    module: ModuleType,
+    config: Any,
+    changes: dict[str, Changes],
+    not_tried: dict[str, str] | None = None,
+    **options: Any,
+) -> Ablation:
+    """Train `config` as it is and with each of `changes`, and compare; `options` are those of `variants.train`."""
+    runs = variants.train(module, config, {"as given": {}, **changes}, **options)
     methods = [Method(label, {config.env_id: run}) for label, run in runs.items()]
-    name = name_of(module)
-    return Ablation(name, config.env_id, chosen, not_tried, compare.compare(methods))
+    return Ablation(name_of(module), config.env_id, changes, not_tried or {}, compare.compare(methods))
 
 
 def option_switches(module: ModuleType, config: Any) -> dict[str, dict[str, Changes]]:

@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo 8bd0493a6418; by this line `rlref probe` tells what a copy has changed
+# Original: ppo 37ed52bfd641; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -73,7 +73,7 @@ class Config:
     normalize_observations: bool = static(False)  # by the mean and std of all seen so far; then clip to +-10
     scale_rewards: bool = static(False)  # divide by the std of their discounted sum so far, never shift; clip to +-10
     hidden_sizes: tuple[int, ...] = static((64, 64))  # units of each hidden layer
-    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers
+    activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden layers
     conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))  # of images: features, kernel size, stride
     init_log_std: float = leaf(0.0)  # log standard deviation of every action dimension at the start; for Box actions
 

@@ -12,7 +12,7 @@ minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` n
 Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn 2ba2bb38cfd7; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn 64d24fda61fa; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -77,7 +77,7 @@ class Config:
     cell: Literal["gru", "lstm"] = static("gru")  # the memory's kind
     memory_size: int = static(32)  # its units
     last_inputs: bool = static(True)  # the network also sees the last action and the last reward
-    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers
+    activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden layers
     conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))  # of images: features, kernel size, stride
     init_log_std: float = leaf(0.0)  # log standard deviation of every action dimension at the start; for Box actions
 

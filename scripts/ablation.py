@@ -6,6 +6,7 @@ MuJoCo (but for 8 environments of 256 steps, where it has 64 of 32). The score i
 training episodes.
 
     --again    instead, those that looked worth it, and some of them together, on ten other seeds
+    --long     instead, from swish, what else might be worth it: five seeds more, of 5e5 steps
 
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.
@@ -15,7 +16,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import page
 import ppo_options
@@ -28,9 +29,8 @@ from rlref.search import ablate
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 ENVS = ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")
-SEEDS, STEPS = 5, 300_000
 SETTINGS: dict[str, Any] = {
-    "total_timesteps": STEPS,
+    "total_timesteps": 300_000,
     "num_envs": 8,
     "num_steps": 256,
     "num_minibatches": 32,
@@ -57,28 +57,50 @@ AGAIN: dict[str, dict[str, Any]] = {
     "layer_norm": {"layer_norm": True},
     "squash, swish": {"squash": True, "activation": "swish"},
 }
-OTHER_SEEDS = range(100, 110)
+LONG: dict[str, dict[str, Any]] = {
+    "64 x 32": {"num_envs": 64, "num_steps": 32},
+    "layer_norm": {"layer_norm": True},
+    "recompute_advantages": {"recompute_advantages": True},
+}
+SWISH = {**SETTINGS, "activation": "swish", "recompute_advantages": False, "total_timesteps": 500_000}
 
 
-def row_of(found: ablate.Ablation, seeds: int) -> dict[str, Any]:
+class Stage(NamedTuple):
+    settings: dict[str, Any]
+    changes: dict[str, dict[str, Any]] | None  # None: each option of ONLY, each value of ALSO
+    seeds: range
+    envs: tuple[str, ...]
+
+
+STAGES = {
+    "": Stage(SETTINGS, None, range(5), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
+    "again": Stage(SETTINGS, AGAIN, range(100, 110), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
+    "long": Stage(SWISH, LONG, range(200, 205), ("gymnasium:Hopper-v5", "gymnasium:Walker2d-v5")),
+}
+
+
+def row_of(found: ablate.Ablation, stage: Stage) -> dict[str, Any]:
     """What is kept of an environment."""
-    return {"settings": SETTINGS, "seeds": seeds, **ablate.to_json(found)["comparison"]["results"][0]}
+    return {"settings": stage.settings, "seeds": len(stage.seeds), **ablate.to_json(found)["comparison"]["results"][0]}
 
 
-def text_of(found: ablate.Ablation, seeds: int) -> str:
+def text_of(found: ablate.Ablation, stage: Stage) -> str:
     """Its table, and the conclusions."""
     (table,) = ablate.tables(found)
     columns = list(table.rows[0])
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     lines += [f"| {' | '.join(str(row[x]) for x in columns)} |" for row in table.rows]
     said = "\n".join(f"- {x}" for x in ablate.sentences(found))
-    return f"{found.env_id}, {seeds} seeds x {STEPS:,} steps. {table.title}\n\n" + "\n".join(lines) + f"\n\n{said}"
+    given = f"{found.env_id}, {len(stage.seeds)} seeds x {stage.settings['total_timesteps']:,} steps."
+    return f"{given} {table.title}\n\n" + "\n".join(lines) + f"\n\n{said}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("envs", nargs="*", metavar="ENV", help=f"by default {' and '.join(ENVS)}")
-    parser.add_argument("--again", action="store_true", help="what looked worth it, on other seeds")
+    parser.add_argument("envs", nargs="*", metavar="ENV", help="by default the stage's two")
+    stages = parser.add_mutually_exclusive_group()
+    stages.add_argument("--again", dest="stage", action="store_const", const="again", default="")
+    stages.add_argument("--long", dest="stage", action="store_const", const="long")
     parser.add_argument("--run-dir", type=Path, default=HERE.parent / "runs" / "ablation")
     options = parser.parse_args()
     use_compilation_cache()
@@ -86,20 +108,24 @@ def main() -> int:
     trial, path = options.run_dir / "ppo_options.py", RESULTS / "ablation.json"
     trial.write_text(ppo_options.source())
     module = load_agent(str(trial))
-    for env_id in options.envs or ENVS:
-        config = module.Config(env_id=env_id, **SETTINGS)
-        name, seeds = (f"{env_id} again", len(OTHER_SEEDS)) if options.again else (env_id, SEEDS)
+    stage = STAGES[options.stage]
+    for env_id in options.envs or stage.envs:
+        config, name = module.Config(env_id=env_id, **stage.settings), f"{env_id} {options.stage}".strip()
         with Terminal() as display:
-            given: dict[str, Any] = {"folder": options.run_dir / name, "display": display}
-            if options.again:
-                first = OTHER_SEEDS.start
-                found = ablate.against_given(module, config, AGAIN, num_seeds=seeds, seed=first, **given)
+            given: dict[str, Any] = {
+                "num_seeds": len(stage.seeds),
+                "seed": stage.seeds.start,
+                "folder": options.run_dir / name,
+                "display": display,
+            }
+            if stage.changes:
+                found = ablate.against_given(module, config, stage.changes, **given)
             else:
-                found = ablate.ablate(module, config, only=ONLY, also=ALSO, num_seeds=seeds, **given)
+                found = ablate.ablate(module, config, only=ONLY, also=ALSO, **given)
         rows = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(rows | {name: row_of(found, seeds)}, indent=1) + "\n")
-        page.put(RESULTS / "ablation.md", f"scripts/ablation.py {name}", text_of(found, seeds))
-        print(text_of(found, seeds))
+        path.write_text(json.dumps(rows | {name: row_of(found, stage)}, indent=1) + "\n")
+        page.put(RESULTS / "ablation.md", f"scripts/ablation.py {name}", text_of(found, stage))
+        print(text_of(found, stage))
     return 0
 
 

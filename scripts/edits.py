@@ -812,7 +812,11 @@ class Moments:
         (
             (PPO_ADAM_EPS, ""),
             ("    clip_vloss: bool = static(True)  # clip the value's change to +- clip_coef as well\n", ""),
-            ('    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers\n', ""),
+            (
+                '    activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden '
+                "layers\n",
+                "",
+            ),
             (
                 "    network = Network(num_outputs, discrete, config.hidden_sizes, config.activation, "
                 "config.conv_layers)\n",

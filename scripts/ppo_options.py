@@ -11,7 +11,7 @@ PPO = Path(__file__).resolve().parent.parent / "rlref" / "ppo.py"
 REPLACE = [
     (
         """\
-    activation: Literal["tanh", "relu"] = static("tanh")  # activation of the hidden layers
+    activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden layers
 """,
         """\
     activation: Literal["tanh", "relu", "swish", "elu"] = static("tanh")  # activation of the hidden layers

@@ -730,6 +730,13 @@ class Moments:
         ),
     ),
     Edit(
+        "GELU",
+        "ppo",
+        "hidden layers are of GELU (Hendrycks & Gimpel 2016, arXiv:1606.08415), whatever `activation` says",
+        ("Network",),
+        (("getattr(nn, self.activation), orthogonal(math.sqrt(2))", "nn.gelu, orthogonal(math.sqrt(2))"),),
+    ),
+    Edit(
         "more metrics",
         "ppo",
         "the weights' norm, the share of actions better than expected, and how far ratios spread",

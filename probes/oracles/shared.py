@@ -1,14 +1,28 @@
 """Oracles over functions that files of several kinds have."""
 
 import itertools
+from functools import partial
 from types import ModuleType
+from typing import get_args, get_type_hints
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 
 from probes.environments import Tabular, tables
-from probes.oracles.base import DEFINITION, LIKENESS, CannotAskError, close, configure, first_state, oracle, task_of
+from probes.oracles.base import (
+    DEFINITION,
+    LIKENESS,
+    CannotAskError,
+    close,
+    configure,
+    first_state,
+    need,
+    oracle,
+    task_of,
+)
+from probes.ways import has_memory
 from rlref.contract import ALL, GRADIENT
 
 
@@ -66,6 +80,33 @@ def convolved_images(module: ModuleType) -> None:
     wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
     value = np.asarray(module.make(config, Tabular(params), params).value(state, jnp.asarray(obs[0])))
     close("the value of an image", value, wanted.reshape(value.shape))
+
+
+SHAPES = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "swish": lambda x: x / (1 + np.exp(-x))}
+
+
+@oracle(GRADIENT, "the network: its hidden layers, or their activation", LIKENESS, init="task key")
+def named_activation(module: ModuleType) -> None:
+    """Values are those of one hidden layer written out, with each activation that the setting has (SiLU is swish)."""
+    obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    params = tables(obs=obs, reward=np.zeros((5, 2)), next=[0] * 5)
+    need(module, "hidden_sizes", "activation")
+    names = get_args(get_type_hints(module.Config)["activation"])
+    if not names or not SHAPES.keys() >= {*names} or has_memory(module):
+        raise CannotAskError(f"its activations are not some of {', '.join(SHAPES)}, or it has a memory")
+    for name in names:
+        config = configure(module, hidden_sizes=(6,), activation=name)
+        state = first_state(module, task_of(module, config, Tabular(params), params))
+        layers = {n: {k: np.asarray(x) for k, x in layer.items()} for n, layer in state.params["params"].items()}
+        head = "value_head" if "value_head" in layers else "head"
+        hidden = [x for x in layers if "actor" not in x and not x.endswith("head")]
+        if len(hidden) != 1 or head not in layers:
+            raise CannotAskError(f"its layers are {', '.join(layers)}")
+        x = SHAPES[name](obs @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"])
+        wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
+        agent = module.make(config, Tabular(params), params)
+        value = np.asarray(jax.vmap(partial(agent.value, state))(jnp.asarray(obs)))
+        close(f"the value, with a hidden layer of {name}", value, wanted.reshape(value.shape))
 
 
 @oracle(GRADIENT, "dormant units", DEFINITION, dormant_fraction="hidden tau")

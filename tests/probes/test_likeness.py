@@ -25,6 +25,7 @@ FAILED_BY = {
     "gradient_steps": "AdamW",
     "learned_targets": "cosine learning rate",
     "convolved_images": "padded convolutions",
+    "named_activation": "GELU",
     "schedule": "cosine learning rate",
     "whole_batches": "V-trace",
     "exact_policy": "KL penalty beside the clip",

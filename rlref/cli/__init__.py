@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code. Ctrl-C ends the process."""
     try:
         options = read_command(sys.argv[1:] if arguments is None else arguments)
+        if sys.stderr.isatty():  # at once: until jax is there it would be still for a second, or for more
+            print(f"rlref {VERSION} {options.command}: loading", file=sys.stderr, flush=True)
         use_compilation_cache()
         return options.call(options)
     except UsageError as error:

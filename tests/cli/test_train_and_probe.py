@@ -31,6 +31,22 @@ def test_help_needs_no_jax():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300, stdout=subprocess.DEVNULL)
 
 
+def test_a_terminal_hears_of_a_command_before_jax_is_imported():
+    code = """
+import io, sys
+from rlref import cli
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+    def write(self, text):
+        print(repr(text), "jax" in sys.modules)
+sys.stderr = Terminal()
+cli.main(["envs", "nosuite"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
+    assert done.stdout.splitlines()[0] == f"'rlref {rlref.__version__} envs: loading' False"
+
+
 def test_ctrl_c_does_not_wait_for_the_interpreter_to_be_taken_down():
     # A compiler's thread that is under way then crashes the process in one case of three.
     code = """

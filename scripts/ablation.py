@@ -7,6 +7,7 @@ training episodes.
 
     --again    instead, those that looked worth it, and some of them together, on ten other seeds
     --long     instead, from swish, what else might be worth it: five seeds more, of 5e5 steps
+    --last     instead, what looked worth it there, on ten seeds more
 
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.
@@ -76,6 +77,7 @@ STAGES = {
     "": Stage(SETTINGS, None, range(5), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
     "again": Stage(SETTINGS, AGAIN, range(100, 110), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
     "long": Stage(SWISH, LONG, range(200, 205), ("gymnasium:Hopper-v5", "gymnasium:Walker2d-v5")),
+    "last": Stage(SWISH, {"layer_norm": {"layer_norm": True}}, range(300, 310), ("gymnasium:Walker2d-v5",)),
 }
 
 
@@ -97,10 +99,11 @@ def text_of(found: ablate.Ablation, stage: Stage) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("envs", nargs="*", metavar="ENV", help="by default the stage's two")
+    parser.add_argument("envs", nargs="*", metavar="ENV", help="by default the stage's own")
     stages = parser.add_mutually_exclusive_group()
     stages.add_argument("--again", dest="stage", action="store_const", const="again", default="")
     stages.add_argument("--long", dest="stage", action="store_const", const="long")
+    stages.add_argument("--last", dest="stage", action="store_const", const="last")
     parser.add_argument("--run-dir", type=Path, default=HERE.parent / "runs" / "ablation")
     options = parser.parse_args()
     use_compilation_cache()

@@ -19,9 +19,12 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import page
 import ppo_options
+from scipy.stats import mannwhitneyu, rankdata
 
+from rlref import stats
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal
 from rlref.contract import load_agent
@@ -63,6 +66,7 @@ LONG: dict[str, dict[str, Any]] = {
     "layer_norm": {"layer_norm": True},
     "recompute_advantages": {"recompute_advantages": True},
 }
+LAST = {"layer_norm": {"layer_norm": True}}
 SWISH = {**SETTINGS, "activation": "swish", "recompute_advantages": False, "total_timesteps": 500_000}
 
 
@@ -77,7 +81,7 @@ STAGES = {
     "": Stage(SETTINGS, None, range(5), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
     "again": Stage(SETTINGS, AGAIN, range(100, 110), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
     "long": Stage(SWISH, LONG, range(200, 205), ("gymnasium:Hopper-v5", "gymnasium:Walker2d-v5")),
-    "last": Stage(SWISH, {"layer_norm": {"layer_norm": True}}, range(300, 310), ("gymnasium:Walker2d-v5",)),
+    "last": Stage(SWISH, LAST, range(300, 310), ("gymnasium:Walker2d-v5", "gymnasium:HalfCheetah-v5")),
 }
 
 
@@ -95,6 +99,40 @@ def text_of(found: ablate.Ablation, stage: Stage) -> str:
     said = "\n".join(f"- {x}" for x in ablate.sentences(found))
     given = f"{found.env_id}, {len(stage.seeds)} seeds x {stage.settings['total_timesteps']:,} steps."
     return f"{given} {table.title}\n\n" + "\n".join(lines) + f"\n\n{said}"
+
+
+def together(rows: dict[str, Any]) -> str:
+    """A table of what all stages after the first say of each option: over environments, in one test."""
+    groups: dict[str, list[tuple[str, np.ndarray, np.ndarray]]] = {}
+    for name, row in rows.items():
+        scores = {x["method"]: np.asarray(x["scores"]) for x in row["summaries"]}
+        given = scores.pop("as given")
+        for option, x in scores.items() if name not in STAGES[""].envs else ():
+            groups.setdefault(option, []).append((name, x, given))
+    p = {option: stratified(group) for option, group in groups.items()}
+    corrected = dict(zip(p, stats.holm(list(p.values())), strict=True))
+    lines = ["| option | P(a seed with it is better than one without) | p | p (Holm) |", "|---|---|---|---|"]
+    for option in sorted(p, key=p.__getitem__):
+        shares = [f"{name.partition(':')[2]} {better(x, given):.2f}" for name, x, given in groups[option]]
+        lines.append(f"| {option} | {', '.join(shares)} | {p[option]:.2g} | {corrected[option]:.2g} |")
+    return "\n".join(lines)
+
+
+def better(x: np.ndarray, y: np.ndarray) -> float:
+    """The share of pairs in which `x` is higher."""
+    return float(mannwhitneyu(x, y).statistic) / len(x) / len(y)
+
+
+def stratified(group: list[tuple[str, np.ndarray, np.ndarray]], draws: int = 20_000) -> float:
+    """The two-sided p of van Elteren's rank test (1960), in which seeds change places within an environment alone."""
+    random = np.random.default_rng(0)
+    found, null = 0.0, np.zeros(draws)
+    for _, x, y in group:
+        ranks = rankdata(np.concatenate([x, y])) / (len(x) + len(y) + 1)
+        centre = len(x) / 2
+        found += ranks[: len(x)].sum() - centre
+        null += random.permuted(np.tile(ranks, (draws, 1)), axis=1)[:, : len(x)].sum(axis=1) - centre
+    return float((np.sum(np.abs(null) >= abs(found) - 1e-9) + 1) / (draws + 1))
 
 
 def main() -> int:
@@ -126,8 +164,10 @@ def main() -> int:
             else:
                 found = ablate.ablate(module, config, only=ONLY, also=ALSO, **given)
         rows = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(rows | {name: row_of(found, stage)}, indent=1) + "\n")
+        rows |= {name: row_of(found, stage)}
+        path.write_text(json.dumps(rows, indent=1) + "\n")
         page.put(RESULTS / "ablation.md", f"scripts/ablation.py {name}", text_of(found, stage))
+        page.put(RESULTS / "ablation.md", "scripts/ablation.py, all stages but the first", together(rows))
         print(text_of(found, stage))
     return 0
 

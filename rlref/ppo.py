@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo 37ed52bfd641; by this line `rlref probe` tells what a copy has changed
+# Original: ppo 6dc1dea8f255; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -74,6 +74,7 @@ class Config:
     scale_rewards: bool = static(False)  # divide by the std of their discounted sum so far, never shift; clip to +-10
     hidden_sizes: tuple[int, ...] = static((64, 64))  # units of each hidden layer
     activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden layers
+    layer_norm: bool = static(False)  # normalise what each hidden layer's activation takes (arXiv:1607.06450)
     conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))  # of images: features, kernel size, stride
     init_log_std: float = leaf(0.0)  # log standard deviation of every action dimension at the start; for Box actions
 
@@ -166,8 +167,8 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     check(config, obs_space, action_space)
     discrete = bool(choices(action_space))
     num_outputs = sum(choices(action_space)) if discrete else math.prod(action_space.shape)
-    network = Network(num_outputs, discrete, config.hidden_sizes, config.activation, config.conv_layers)
-    task = Task(config, env, env_params, obs_space, action_space, num_outputs, network)
+    layers = config.hidden_sizes, config.activation, config.layer_norm, config.conv_layers
+    task = Task(config, env, env_params, obs_space, action_space, num_outputs, Network(num_outputs, discrete, *layers))
     steps_per_update = config.num_envs * config.num_steps
     num_updates = config.total_timesteps // steps_per_update
 
@@ -476,6 +477,7 @@ class Network(nn.Module):
     discrete: bool
     hidden_sizes: tuple[int, ...]
     activation: str
+    layer_norm: bool
     conv_layers: tuple[tuple[int, int, int], ...]
 
     @nn.compact
@@ -497,7 +499,8 @@ class Network(nn.Module):
             self.sow("intermediates", "hidden", x)  # for `dormant_fraction` alone: not needed, and free elsewhere
         x = x.reshape(x.shape[0], -1)
         for i, size in enumerate(self.hidden_sizes):
-            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
+            x = nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x)
+            x = activation(nn.LayerNorm(name=f"{name}_norm_{i}")(x) if self.layer_norm else x)
             self.sow("intermediates", "hidden", x)
         return x
 

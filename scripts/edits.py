@@ -136,7 +136,8 @@ def gae(reward: Array, value: Array, next_value: Array, terminated: Array, trunc
 
     return jax.lax.scan(step, jnp.zeros_like(delta[0]), (delta, trace), reverse=True, unroll=8)[1]
 '''
-TORSO = """            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
+TORSO = """            x = nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x)
+            x = activation(nn.LayerNorm(name=f"{name}_norm_{i}")(x) if self.layer_norm else x)
             self.sow("intermediates", "hidden", x)
         return x
 """
@@ -512,7 +513,8 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
             ),
             (
                 TORSO,
-                """            y = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
+                """            y = nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x)
+            y = activation(nn.LayerNorm(name=f"{name}_norm_{i}")(y) if self.layer_norm else y)
             self.sow("intermediates", "hidden", y)
             x = x + y if x.shape == y.shape else y
         return x
@@ -825,9 +827,8 @@ class Moments:
                 "",
             ),
             (
-                "    network = Network(num_outputs, discrete, config.hidden_sizes, config.activation, "
-                "config.conv_layers)\n",
-                "    network = Network(num_outputs, discrete, config.hidden_sizes, config.conv_layers)\n",
+                "    layers = config.hidden_sizes, config.activation, config.layer_norm, config.conv_layers\n",
+                "    layers = config.hidden_sizes, config.layer_norm, config.conv_layers\n",
             ),
             ("optax.adam(learning_rate, eps=config.adam_eps)", "optax.adam(learning_rate, eps=1e-5)"),
             (SQUARED, "    value_loss = 0.5 * ((value - batch.target) ** 2).mean()\n"),
@@ -841,8 +842,8 @@ class Moments:
                 '            x = nn.tanh(nn.Dense(size, kernel_init=init, name=f"{name}_conv_{i}")',
             ),
             (
-                '            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")',
-                '            x = nn.tanh(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")',
+                '            x = activation(nn.LayerNorm(name=f"{name}_norm_{i}")',
+                '            x = nn.tanh(nn.LayerNorm(name=f"{name}_norm_{i}")',
             ),
         ),
     ),

@@ -388,8 +388,8 @@ PPO = [
     ),
     Mutant(
         "hidden layers without activation",
-        'x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))',
-        'x = nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x)',
+        'x = activation(nn.LayerNorm(name=f"{name}_norm_{i}")(x) if self.layer_norm else x)',
+        'x = nn.LayerNorm(name=f"{name}_norm_{i}")(x) if self.layer_norm else x',
         "network",
     ),
     Mutant(

@@ -24,7 +24,6 @@ REPLACE = [
         """\
     init_log_std: float = leaf(0.0)  # log standard deviation of every action dimension at the start; for Box actions
     critic_sizes: tuple[int, ...] | None = static(None)  # units of each hidden layer of the critic; None: the actor's
-    layer_norm: bool = static(False)  # normalise the inputs of each hidden layer's activation
     state_std: bool = static(False)  # a standard deviation that depends on the observation
     squash: bool = static(False)  # a Gaussian squashed by tanh to the Box, in place of clipping
     rescale_actions: bool = static(False)  # the policy works in -1 to 1, stretched to the Box
@@ -33,12 +32,12 @@ REPLACE = [
     ),
     (
         """\
-    network = Network(num_outputs, discrete, config.hidden_sizes, config.activation, config.conv_layers)
+    layers = config.hidden_sizes, config.activation, config.layer_norm, config.conv_layers
 """,
         """\
-    network = Network(
-        num_outputs, discrete, config.hidden_sizes, config.activation, config.conv_layers,
-        config.critic_sizes or config.hidden_sizes, config.layer_norm, config.state_std,
+    layers = (
+        config.hidden_sizes, config.activation, config.layer_norm, config.conv_layers,
+        config.critic_sizes or config.hidden_sizes, config.state_std,
     )  # fmt: skip
 """,
     ),
@@ -148,7 +147,6 @@ def learn(
         """\
     conv_layers: tuple[tuple[int, int, int], ...]
     critic_sizes: tuple[int, ...]
-    layer_norm: bool
     state_std: bool
 
     @nn.compact
@@ -185,12 +183,9 @@ def learn(
     (
         """\
         for i, size in enumerate(self.hidden_sizes):
-            x = activation(nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x))
 """,
         """\
         for i, size in enumerate(sizes):
-            x = nn.Dense(size, kernel_init=init, name=f"{name}_{i}")(x)
-            x = activation(nn.LayerNorm(name=f"{name}_norm_{i}")(x) if self.layer_norm else x)
 """,
     ),
     (

@@ -879,7 +879,7 @@ def test_first_policy_is_nearly_uniform(painter):
         ({"update_epochs": 0}, "update_epochs is 0"),
         ({"num_minibatches": 5}, r"num_minibatches is 5; it must be a divisor of .* = 24, such as \[3, 4, 6\]"),
         ({"total_timesteps": 23}, "total_timesteps is 23; it must be at least one update's .* = 24"),
-        ({"activation": "gelu"}, r"activation is 'gelu'; it must be Literal\['tanh', 'relu'\]"),
+        ({"activation": "gelu"}, r"activation is 'gelu'; it must be Literal\['tanh', 'relu', 'swish'\]"),
         ({"hidden_sizes": (8, 0)}, r"hidden_sizes is \(8, 0\)"),
         ({"hidden_sizes": (8.5,)}, r"hidden_sizes is \(8.5,\)"),
         ({"hidden_sizes": [8]}, r"hidden_sizes is \[8\]; it must be tuple\[int, ...\] in"),

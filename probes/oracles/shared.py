@@ -20,6 +20,7 @@ from probes.oracles.base import (
     first_state,
     need,
     oracle,
+    settings_in,
     task_of,
 )
 from probes.ways import has_memory
@@ -87,26 +88,33 @@ SHAPES = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "swish": lambda x
 
 @oracle(GRADIENT, "the network: its hidden layers, or their activation", LIKENESS, init="task key")
 def named_activation(module: ModuleType) -> None:
-    """Values are those of one hidden layer written out, with each activation that the setting has (SiLU is swish)."""
+    """Values are those of one hidden layer written out, with each activation, and with layer norm where it is set."""
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     params = tables(obs=obs, reward=np.zeros((5, 2)), next=[0] * 5)
     need(module, "hidden_sizes", "activation")
     names = get_args(get_type_hints(module.Config)["activation"])
     if not names or not SHAPES.keys() >= {*names} or has_memory(module):
         raise CannotAskError(f"its activations are not some of {', '.join(SHAPES)}, or it has a memory")
-    for name in names:
-        config = configure(module, hidden_sizes=(6,), activation=name)
+    options = [{}, {"layer_norm": True}] if "layer_norm" in settings_in(module) else [{}]
+    for name, option in itertools.product(names, options):
+        config = configure(module, hidden_sizes=(6,), activation=name, **option)
         state = first_state(module, task_of(module, config, Tabular(params), params))
         layers = {n: {k: np.asarray(x) for k, x in layer.items()} for n, layer in state.params["params"].items()}
         head = "value_head" if "value_head" in layers else "head"
-        hidden = [x for x in layers if "actor" not in x and not x.endswith("head")]
-        if len(hidden) != 1 or head not in layers:
+        norms = [x for x in layers if "scale" in layers[x] and "actor" not in x]
+        hidden = [x for x in layers if "actor" not in x and not x.endswith("head") and x not in norms]
+        if len(hidden) != 1 or head not in layers or len(norms) != len(option):
             raise CannotAskError(f"its layers are {', '.join(layers)}")
-        x = SHAPES[name](obs @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"])
+        x = obs @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"]
+        for norm in norms:
+            x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
+            x = x * layers[norm]["scale"] + layers[norm]["bias"]
+        x = SHAPES[name](x)
         wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
         agent = module.make(config, Tabular(params), params)
         value = np.asarray(jax.vmap(partial(agent.value, state))(jnp.asarray(obs)))
-        close(f"the value, with a hidden layer of {name}", value, wanted.reshape(value.shape))
+        what = f"the value, with a hidden layer of {name}{' and layer norm' * len(norms)}"
+        close(what, value, wanted.reshape(value.shape))
 
 
 @oracle(GRADIENT, "dormant units", DEFINITION, dormant_fraction="hidden tau")

@@ -16,8 +16,8 @@ def labels(module, **settings):
 def test_every_option_is_switched():
     assert set(labels(ppo)) == {
         "anneal_lr off", "norm_adv off", "clip_vloss off", "normalize_observations on", "scale_rewards on",
-        "activation relu", "activation swish", "clip_coef off", "max_grad_norm off", "ent_coef off", "gae_lambda off",
-        "target_kl on", "update_epochs off",
+        "activation relu", "activation swish", "layer_norm on", "clip_coef off", "max_grad_norm off", "ent_coef off",
+        "gae_lambda off", "target_kl on", "update_epochs off",
     }  # fmt: skip
     assert set(labels(dqn)) == {
         "buffer_dtype uint8", "buffer_dtype bool", "anneal_lr on", "target max", "target expected_sarsa", "loss huber",

@@ -55,7 +55,7 @@ OPTIONS: tuple[Row, ...] = (
      "hidden_layer_sizes num_layers net_arch network network_width mlp_layers num_units units width hid fc_dim_size "
      "policy_kwargs agent_kwargs", "as in --hidden-sizes 64 64"),
     ("activation", "act act_fn activation_fn activation_function nonlinearity", ""),
-    ("layer-norm", "layernorm use_layernorm use_layer_norm ln", ""),
+    ("layer-norm", "use_layer_norm ln", ""),
     ("conv-layers", "cnn cnn_layers cnn_policy filters conv_filters channels kernel_size stride",
      "features, kernel size and stride of each"),
     ("init-log-std", "log_std_init log_std init_std initial_std std", ""),

@@ -126,14 +126,15 @@ def worker_first(agent: str) -> dict[str, Any]:
     from rlref.cli import main
     from rlref.cli.terminal import Terminal
 
-    began, found = psutil.Process().create_time(), []
+    began = psutil.Process().create_time()
+    found: list[float] = []
     spans: list[tuple[float, float, str]] = []
 
-    def compiled(event: str, seconds: float, **_: Any) -> None:
+    def compiled(event: str, duration_secs: float, **_: str | int) -> None:
         stage = {"jaxpr_trace_duration": "tracing", "jaxpr_to_mlir_module_duration": "tracing"}
         kind = stage.get(event.rpartition("/")[2], "compiling" if event.endswith("/backend_compile_duration") else "")
         if kind and not found:
-            spans.append((time.time() - seconds - began, time.time() - began, kind))
+            spans.append((time.time() - duration_secs - began, time.time() - began, kind))
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
     Terminal.progress = lambda *_: found.append(time.time() - began)  # type: ignore[method-assign]

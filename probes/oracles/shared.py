@@ -1,6 +1,7 @@
 """Oracles over functions that files of several kinds have."""
 
 import itertools
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import get_args, get_type_hints
@@ -83,7 +84,11 @@ def convolved_images(module: ModuleType) -> None:
     close("the value of an image", value, wanted.reshape(value.shape))
 
 
-SHAPES = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "swish": lambda x: x / (1 + np.exp(-x))}
+SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+}
 
 
 @oracle(GRADIENT, "the network: its hidden layers, or their activation", LIKENESS, init="task key")

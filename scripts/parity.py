@@ -88,7 +88,7 @@ def ours(source: str, kind: str, given: Arrays) -> Arrays:
     )  # fmt: skip
     discrete, outputs = kind == "Discrete", CASES[kind]
     action_space = spaces.Discrete(outputs) if discrete else spaces.Box(-jnp.inf, jnp.inf, (outputs,))
-    network = ppo.Network(outputs, discrete, HIDDEN, config.activation, ())
+    network = ppo.Network(outputs, discrete, HIDDEN, config.activation, config.layer_norm, ())
     obs_space = spaces.Box(-jnp.inf, jnp.inf, (FEATURES,))
     task = ppo.Task(config, None, None, obs_space, action_space, outputs, network)
     x = {name: jnp.asarray(y) for name, y in given.items()}

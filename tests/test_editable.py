@@ -30,7 +30,8 @@ PLAIN = """class Network(nn.Module):
     discrete: bool
     hidden_sizes: tuple
     activation: str
-    conv_layers: tuple
+    layer_norm: bool  # of DQN it is conv_layers: it has one field less
+    conv_layers: tuple = ()
 
     @nn.compact
     def __call__(self, x, init_log_std=None):

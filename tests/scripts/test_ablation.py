@@ -1,9 +1,14 @@
+"""scripts/ablation.py: its trial of more options can be planted, and has them; its test over environments."""
+
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
+
+from rlref.contract import load_agent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
@@ -30,3 +35,14 @@ def test_the_first_stage_is_left_out_as_it_chose_the_others():
         for name, scores in (("gymnasium:Hopper-v5", much), ("gymnasium:Hopper-v5 again", given))
     }
     assert ablation.together(rows).splitlines()[-1] == "| swish | Hopper-v5 again 0.50 | 1 | 1 |"
+
+
+def test_the_trial_has_every_option_and_is_traced_with_all_of_them(tmp_path):
+    path = tmp_path / "ppo_options.py"
+    path.write_text(ablation.ppo_options.source())
+    module = load_agent(str(path))
+    settings = ablation.SETTINGS | {"env_id": "Pendulum-v1", "total_timesteps": 2048}
+    all_on = {"layer_norm": True, "state_std": True, "squash": True, "activation": "swish", "critic_sizes": (8,)}
+    assert set(all_on) <= {*ablation.ONLY, *ablation.ALSO}
+    _, metrics = jax.eval_shape(lambda key: module.train(module.Config(**settings | all_on), key), jax.random.key(0))
+    assert metrics["loss"].shape == (1,)

@@ -46,20 +46,23 @@ _PPO_MINATAR: Settings = {
     "hidden_sizes": (128, 128),
     "activation": "relu",
 }
-_MUJOCO: Settings = {
+_LONG_ROLLOUT: Settings = {
     "total_timesteps": 1_000_000,
     "num_envs": 8,
     "num_steps": 256,
     "num_minibatches": 32,
     "update_epochs": 10,
     "learning_rate": 3e-4,
-    "norm_adv": False,
-    "clip_vloss": False,
     "ent_coef": 0.0,
-    "vf_coef": 0.25,
-    "init_log_std": -0.5,
+    "clip_vloss": False,
     "normalize_observations": True,
     "scale_rewards": True,
+}
+_MUJOCO: Settings = {
+    **_LONG_ROLLOUT,
+    "norm_adv": False,
+    "vf_coef": 0.25,
+    "init_log_std": -0.5,
     "activation": "swish",
     "layer_norm": True,
 }
@@ -166,18 +169,7 @@ TABLE: dict[str, dict[str, Tuned]] = {
             "MountainCar-v0's, with lambda .95: the first that was tried",
         ),
         "brax:halfcheetah": Tuned(
-            {
-                "total_timesteps": 1_000_000,
-                "num_envs": 8,
-                "num_steps": 256,
-                "num_minibatches": 32,
-                "update_epochs": 10,
-                "learning_rate": 3e-4,
-                "ent_coef": 0.0,
-                "clip_vloss": False,
-                "normalize_observations": True,
-                "scale_rewards": True,
-            },
+            _LONG_ROLLOUT,
             "CleanRL's for MuJoCo, with 8 environments of 256 steps for one of 2,048: untuned",
         ),
         **{

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import page
 import ppo_options
-from scipy.stats import mannwhitneyu, rankdata
+from scipy.stats import rankdata
 
 from rlref import stats
 from rlref.cli import use_compilation_cache
@@ -66,7 +66,7 @@ LONG: dict[str, dict[str, Any]] = {
     "layer_norm": {"layer_norm": True},
     "recompute_advantages": {"recompute_advantages": True},
 }
-LAST = {"layer_norm": {"layer_norm": True}}
+LAST = {"layer_norm": LONG["layer_norm"]}
 SWISH = {**SETTINGS, "activation": "swish", "recompute_advantages": False, "total_timesteps": 500_000}
 
 
@@ -78,8 +78,8 @@ class Stage(NamedTuple):
 
 
 STAGES = {
-    "": Stage(SETTINGS, None, range(5), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
-    "again": Stage(SETTINGS, AGAIN, range(100, 110), ("gymnasium:HalfCheetah-v5", "gymnasium:Hopper-v5")),
+    "": Stage(SETTINGS, None, range(5), ENVS),
+    "again": Stage(SETTINGS, AGAIN, range(100, 110), ENVS),
     "long": Stage(SWISH, LONG, range(200, 205), ("gymnasium:Hopper-v5", "gymnasium:Walker2d-v5")),
     "last": Stage(SWISH, LAST, range(300, 310), ("gymnasium:Walker2d-v5", "gymnasium:HalfCheetah-v5")),
 }
@@ -113,14 +113,12 @@ def together(rows: dict[str, Any]) -> str:
     corrected = dict(zip(p, stats.holm(list(p.values())), strict=True))
     lines = ["| option | P(a seed with it is better than one without) | p | p (Holm) |", "|---|---|---|---|"]
     for option in sorted(p, key=p.__getitem__):
-        shares = [f"{name.partition(':')[2]} {better(x, given):.2f}" for name, x, given in groups[option]]
-        lines.append(f"| {option} | {', '.join(shares)} | {p[option]:.2g} | {corrected[option]:.2g} |")
+        better = [
+            f"{name.partition(':')[2]} {stats.probability_of_improvement([x], [given]).value:.2f}"
+            for name, x, given in groups[option]
+        ]
+        lines.append(f"| {option} | {', '.join(better)} | {p[option]:.2g} | {corrected[option]:.2g} |")
     return "\n".join(lines)
-
-
-def better(x: np.ndarray, y: np.ndarray) -> float:
-    """The share of pairs in which `x` is higher."""
-    return float(mannwhitneyu(x, y).statistic) / len(x) / len(y)
 
 
 def stratified(group: list[tuple[str, np.ndarray, np.ndarray]], draws: int = 20_000) -> float:

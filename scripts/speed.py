@@ -128,29 +128,37 @@ def worker_first(agent: str) -> dict[str, Any]:
 
     began = psutil.Process().create_time()
     found: list[float] = []
-    spans: list[tuple[float, float, str]] = []
+    traced: list[tuple[float, float]] = []
+    by_xla: list[tuple[float, float]] = []
+    stages = {
+        "jaxpr_trace_duration": traced,
+        "jaxpr_to_mlir_module_duration": traced,
+        "backend_compile_duration": by_xla,
+    }
 
     def compiled(event: str, duration_secs: float, **_: str | int) -> None:
-        stage = {"jaxpr_trace_duration": "tracing", "jaxpr_to_mlir_module_duration": "tracing"}
-        kind = stage.get(event.rpartition("/")[2], "compiling" if event.endswith("/backend_compile_duration") else "")
-        if kind and not found:
-            spans.append((time.time() - duration_secs - began, time.time() - began, kind))
+        now, stage = time.time() - began, event.rpartition("/")[2]
+        if stage in stages and not found:
+            stages[stage].append((now - duration_secs, now))
 
     jax.monitoring.register_event_duration_secs_listener(compiled)
     Terminal.progress = lambda *_: found.append(time.time() - began)  # type: ignore[method-assign]
     length = ["--num-generations", "3"] if agent == "cem" else ["--total-timesteps", "20480"]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         main(["train", agent, *length, "--run-dir", f"{folder}/run"])
-    before = min(start for start, _, _ in spans)
-    either, compiling = covered(spans), covered([x for x in spans if x[2] == "compiling"])
-    parts = {"imports": before, "tracing": either - compiling, "compiling": compiling}
+    compiling = covered(by_xla)
+    parts = {
+        "imports": min(traced + by_xla)[0],
+        "tracing": covered(traced + by_xla) - compiling,
+        "compiling": compiling,
+    }
     return {"first_update_seconds": found[0], **parts, "rest": found[0] - sum(parts.values())}
 
 
-def covered(spans: list[tuple[float, float, str]]) -> float:
+def covered(spans: list[tuple[float, float]]) -> float:
     """Seconds within spans from start to end, which may lie within each other, and beside each other."""
     total = reached = 0.0
-    for start, end, _ in sorted(spans):
+    for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total

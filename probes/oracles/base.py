@@ -196,6 +196,14 @@ def rows_apart(forward: Callable[[jax.Array], Any], obs: jax.Array) -> None:
 # Functions of the agent's file.
 
 
+SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+}
+"""Activations written out."""
+
+
 # Episodes of two steps that terminate, then of two that are cut, and so on: whatever is done, it is known what comes.
 CYCLE = tables(
     obs=np.eye(4) - 0.2,

@@ -18,6 +18,7 @@ from probes.oracles.base import (
     DEFINITION,
     LIKENESS,
     SECOND,
+    SHAPES,
     CannotAskError,
     Lopsided,
     close,
@@ -196,8 +197,8 @@ def policy_outputs(module: ModuleType) -> None:
     params = Targets(obs, zeros, zeros, np.float32(0), np.float32(0))
     arms = tables(obs=obs, reward=np.zeros((7, 5)), next=[0] * 7)
     for env, env_params in ((Tabular(arms), arms), (Lopsided(params), params), (Whole(params), params)):
-        for activation, squash in (("tanh", np.tanh), ("relu", lambda x: np.maximum(x, 0))):
-            config = configure(module, hidden_sizes=(4, 6), activation=activation)
+        for activation in ("tanh", "relu"):
+            config, bend = configure(module, hidden_sizes=(4, 6), activation=activation), SHAPES[activation]
             task = task_of(module, config, env, env_params)
             if not hasattr(task, "unflatten"):
                 raise CannotAskError("its task has no unflatten")
@@ -205,7 +206,7 @@ def policy_outputs(module: ModuleType) -> None:
             close("the number of parameters of hidden layers of 4 and 6, for 3 and 5", state.mean.size, 81)
             candidate = jnp.asarray(rng.normal(size=81), jnp.float32)
             *hidden, (kernel, bias) = [[np.asarray(x) for x in layer] for layer in task.unflatten(candidate)]
-            outputs = functools.reduce(lambda x, layer: squash(x @ layer[0] + layer[1]), hidden, obs) @ kernel + bias
+            outputs = functools.reduce(lambda x, layer: bend(x @ layer[0] + layer[1]), hidden, obs) @ kernel + bias
             if env_params is arms:
                 wanted = outputs.argmax(-1)
             elif isinstance(env, Whole):

@@ -1,10 +1,9 @@
 """Oracles over functions that files of several kinds have."""
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from probes.environments import Tabular, tables
 from probes.oracles.base import (
     DEFINITION,
     LIKENESS,
+    SHAPES,
     CannotAskError,
     close,
     configure,
@@ -63,8 +63,7 @@ def convolved_images(module: ModuleType) -> None:
         state = first_state(module, task_of(module, config, Tabular(params), params))
     except Exception as error:  # the user's own code: anything can come; here it is the agent itself that cannot begin
         raise AssertionError(f"with conv_layers={windows} it raises {type(error).__name__}: {error}") from error
-    layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
-    head = "value_head" if "value_head" in layers else "head"
+    layers, head = layers_of(state)
     convolutions = sorted(name for name in layers if "conv" in name)
     hidden = [name for name in layers if name not in convolutions and not name.endswith("head")]
     if len(convolutions) != 2 or len(hidden) != 1 or head not in layers:
@@ -84,11 +83,10 @@ def convolved_images(module: ModuleType) -> None:
     close("the value of an image", value, wanted.reshape(value.shape))
 
 
-SHAPES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "tanh": np.tanh,
-    "relu": lambda x: np.maximum(x, 0),
-    "swish": lambda x: x / (1 + np.exp(-x)),
-}
+def layers_of(state: Any) -> tuple[dict[str, dict[str, np.ndarray]], str]:
+    """The parameters of a network's layers, by name, and the name of the layer that gives values."""
+    layers = {name: {k: np.asarray(x) for k, x in layer.items()} for name, layer in state.params["params"].items()}
+    return layers, "value_head" if "value_head" in layers else "head"
 
 
 @oracle(GRADIENT, "the network: its hidden layers, or their activation", LIKENESS, init="task key")
@@ -104,8 +102,7 @@ def named_activation(module: ModuleType) -> None:
     for name, option in itertools.product(names, options):
         config = configure(module, hidden_sizes=(6,), activation=name, **option)
         state = first_state(module, task_of(module, config, Tabular(params), params))
-        layers = {n: {k: np.asarray(x) for k, x in layer.items()} for n, layer in state.params["params"].items()}
-        head = "value_head" if "value_head" in layers else "head"
+        layers, head = layers_of(state)
         norms = [x for x in layers if "scale" in layers[x] and "actor" not in x]
         hidden = [x for x in layers if "actor" not in x and not x.endswith("head") and x not in norms]
         if len(hidden) != 1 or head not in layers or len(norms) != len(option):

@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo 6dc1dea8f255; by this line `rlref probe` tells what a copy has changed
+# Original: ppo ac1634e432dc; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -566,7 +566,7 @@ def forward(task: Task, params: Any, obs_moments: Moments | None, obs: Array, **
 
 def restrict(task: Task, policy: Categorical | DiagonalGaussian, obs: Array) -> Categorical | DiagonalGaussian:
     """A network's policy choice by choice, where there are several, and among allowed actions."""
-    nvec, mask = getattr(task.action_space, "nvec", ()), without_mask(obs, task.obs_space)[2]
+    nvec, mask = tuple(getattr(task.action_space, "nvec", ())), without_mask(obs, task.obs_space)[2]
     if isinstance(policy, DiagonalGaussian) or (not nvec and mask is None):
         return policy
     x = policy.log_probs if mask is None else jnp.where(mask, policy.log_probs, FORBIDDEN)

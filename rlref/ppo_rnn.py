@@ -12,7 +12,7 @@ minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` n
 Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn 64d24fda61fa; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn 007794f7e884; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -640,7 +640,7 @@ def unroll(task: Task, params: Any, memory: Array, new: Array, reset: Array) -> 
 
 def restrict(task: Task, policy: Categorical | DiagonalGaussian, obs: Array) -> Categorical | DiagonalGaussian:
     """A network's policy choice by choice, where there are several, and among allowed actions."""
-    nvec, mask = getattr(task.action_space, "nvec", ()), without_mask(obs, task.obs_space)[2]
+    nvec, mask = tuple(getattr(task.action_space, "nvec", ())), without_mask(obs, task.obs_space)[2]
     if isinstance(policy, DiagonalGaussian) or (not nvec and mask is None):
         return policy
     x = policy.log_probs if mask is None else jnp.where(mask, policy.log_probs, FORBIDDEN)

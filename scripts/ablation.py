@@ -8,6 +8,7 @@ training episodes.
     --again    instead, those that looked worth it, and some of them together, on ten other seeds
     --long     instead, from swish, what else might be worth it: five seeds more, of 5e5 steps
     --last     instead, what looked worth it there, on ten seeds more
+    --tuned    instead, rlref/tuned.py's settings with and without it, on the seeds of scores.md
 
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.
@@ -24,7 +25,7 @@ import page
 import ppo_options
 from scipy.stats import rankdata
 
-from rlref import stats
+from rlref import stats, tuned
 from rlref.cli import use_compilation_cache
 from rlref.cli.terminal import Terminal
 from rlref.contract import load_agent
@@ -59,7 +60,7 @@ AGAIN: dict[str, dict[str, Any]] = {
     "swish": {"activation": "swish"},
     "norm_adv": {"norm_adv": True},
     "layer_norm": {"layer_norm": True},
-    "squash, swish": {"squash": True, "activation": "swish"},
+    "squash and swish": {"squash": True, "activation": "swish"},
 }
 LONG: dict[str, dict[str, Any]] = {
     "64 x 32": {"num_envs": 64, "num_steps": 32},
@@ -68,6 +69,7 @@ LONG: dict[str, dict[str, Any]] = {
 }
 LAST = {"layer_norm": LONG["layer_norm"]}
 SWISH = {**SETTINGS, "activation": "swish", "recompute_advantages": False, "total_timesteps": 500_000}
+TUNED = {**tuned.TABLE["ppo"]["gymnasium:Walker2d-v5"].settings, "layer_norm": False}
 
 
 class Stage(NamedTuple):
@@ -82,6 +84,12 @@ STAGES = {
     "again": Stage(SETTINGS, AGAIN, range(100, 110), ENVS),
     "long": Stage(SWISH, LONG, range(200, 205), ("gymnasium:Hopper-v5", "gymnasium:Walker2d-v5")),
     "last": Stage(SWISH, LAST, range(300, 310), ("gymnasium:Walker2d-v5", "gymnasium:HalfCheetah-v5")),
+    "tuned": Stage(TUNED, LAST, range(1000, 1010), (*ENVS, "gymnasium:Walker2d-v5")),
+}
+JUDGED_BY = {  # stages that began after what made an option look worth it, and so did not choose it
+    **dict.fromkeys(AGAIN, ("again",)),
+    **dict.fromkeys(LONG, ("long",)),
+    "layer_norm": ("last", "tuned"),  # chosen by `long`
 }
 
 
@@ -102,13 +110,14 @@ def text_of(found: ablate.Ablation, stage: Stage) -> str:
 
 
 def together(rows: dict[str, Any]) -> str:
-    """A table of what all stages after the first say of each option: over environments, in one test."""
+    """A table of what stages that did not choose an option say of it: over their environments, in one test."""
     groups: dict[str, list[tuple[str, np.ndarray, np.ndarray]]] = {}
     for name, row in rows.items():
         scores = {x["method"]: np.asarray(x["scores"]) for x in row["summaries"]}
-        given = scores.pop("as given")
-        for option, x in scores.items() if name not in STAGES[""].envs else ():
-            groups.setdefault(option, []).append((name, x, given))
+        given, stage = scores.pop("as given"), name.partition(" ")[2]
+        for option, x in scores.items():
+            if stage in JUDGED_BY.get(option, ()):
+                groups.setdefault(option, []).append((name, x, given))
     p = {option: stratified(group) for option, group in groups.items()}
     corrected = dict(zip(p, stats.holm(list(p.values())), strict=True))
     lines = ["| option | P(a seed with it is better than one without) | p | p (Holm) |", "|---|---|---|---|"]
@@ -140,6 +149,7 @@ def main() -> int:
     stages.add_argument("--again", dest="stage", action="store_const", const="again", default="")
     stages.add_argument("--long", dest="stage", action="store_const", const="long")
     stages.add_argument("--last", dest="stage", action="store_const", const="last")
+    stages.add_argument("--tuned", dest="stage", action="store_const", const="tuned")
     parser.add_argument("--run-dir", type=Path, default=HERE.parent / "runs" / "ablation")
     options = parser.parse_args()
     use_compilation_cache()
@@ -165,7 +175,7 @@ def main() -> int:
         rows |= {name: row_of(found, stage)}
         path.write_text(json.dumps(rows, indent=1) + "\n")
         page.put(RESULTS / "ablation.md", f"scripts/ablation.py {name}", text_of(found, stage))
-        page.put(RESULTS / "ablation.md", "scripts/ablation.py, all stages but the first", together(rows))
+        page.put(RESULTS / "ablation.md", "scripts/ablation.py, over environments", together(rows))
         print(text_of(found, stage))
     return 0
 

@@ -51,16 +51,23 @@ SUITES = {
         for task in ("Catch", "DeepSea", "DiscountingChain", "MemoryChain", "SimpleBandit", "UmbrellaChain")
     ),
 }
-OTHER_SUITES = {  # of rlref/envs/suites: for PPO, where the suite is installed
+OTHER_SUITES = {  # of rlref/envs/suites, where the suite is installed: for PPO, but for what OTHER_AGENTS says
     "brax": ("brax:inverted_pendulum", "brax:halfcheetah"),
     "playground": ("playground:CartpoleBalance", "playground:CartpoleSwingup"),
     "navix": ("navix:Navix-Empty-8x8-v0", "navix:Navix-DoorKey-6x6-v0"),
     "jumanji": ("jumanji:Snake-v1",),
     "pgx": ("pgx:minatar-breakout",),
     "craftax": ("craftax:Craftax-Classic-Symbolic-v1",),
-    "gymnasium": tuple(f"gymnasium:{x}-v5" for x in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")),
+    "gymnasium": tuple(
+        f"gymnasium:{robot}-v5" for robot in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer")
+    ),
 }
-EVAL_EVERY = {"gymnasium": 15}  # updates between evaluations, by 10 greedy episodes of each seed
+OTHER_AGENTS = {
+    "gymnasium:HalfCheetah-v5": ("ppo", "cem"),
+    "gymnasium:Hopper-v5": ("ppo", "cem"),
+    "gymnasium:Swimmer-v5": ("cem",),
+}
+EVAL_EVERY = 15  # updates between evaluations, by 10 greedy episodes of each seed, of what is in BEST_MEAN
 FIRST_SEED = {"gymnasium": 1000}  # others than ablation.py's, which settings were found on
 AGENTS = ("ppo", "dqn", "cem")
 CONTINUOUS = ("MountainCarContinuous-v0", "Pendulum-v1")  # nothing for DQN
@@ -70,9 +77,14 @@ BENCHMARKS = {
     for env_id in env_ids
     for agent in AGENTS
     if not (agent == "dqn" and env_id in CONTINUOUS)
-} | {f"ppo/{env_id}": suite for suite, env_ids in OTHER_SUITES.items() for env_id in env_ids}
+} | {
+    f"{agent}/{env_id}": suite
+    for suite, env_ids in OTHER_SUITES.items()
+    for env_id in env_ids
+    for agent in OTHER_AGENTS.get(env_id, ("ppo",))
+}
 NUM_SEEDS = {name: {"classic": 32, "bsuite": 32, "gymnasium": 10}.get(suite, 8) for name, suite in BENCHMARKS.items()}
-NUM_SEEDS |= {"ppo/gymnasium:Ant-v5": 5, "ppo/gymnasium:Humanoid-v5": 5}
+NUM_SEEDS |= {"ppo/gymnasium:Ant-v5": 5, "ppo/gymnasium:Humanoid-v5": 5, "cem/gymnasium:HalfCheetah-v5": 5}
 TARGETS = {  # of the IQM
     "ppo/CartPole-v1": 500.0,
     "ppo/Acrobot-v1": -80.0,
@@ -111,6 +123,9 @@ PUBLISHED = {
     "ppo/gymnasium:Walker2d-v5": "CleanRL 2288 ± 572, SB3's zoo 3479 ± 822",
     "ppo/gymnasium:Ant-v5": "SB3's zoo 1327 ± 452",
     "ppo/gymnasium:Humanoid-v5": "CleanRL 716 ± 49",
+    "cem/gymnasium:Swimmer-v5": "ARS in SB3's zoo 355 ± 13 (2M steps)",
+    "cem/gymnasium:Hopper-v5": "ARS in SB3's zoo 3344 ± 6 (7M steps)",
+    "cem/gymnasium:HalfCheetah-v5": "ARS in SB3's zoo 4815 ± 1341 (12M steps)",
 }
 # Tianshou's, 10 seeds of MuJoCo v3: the mean over seeds of an evaluation's greedy episodes, the best within 1e6 steps,
 # and the standard deviation over seeds there. Nothing else in a row compares with it.
@@ -142,7 +157,7 @@ def trained(name: str, folder: Path, num_seeds: int | None, seed: int | None = N
             {"tuned": {}},
             num_seeds=NUM_SEEDS[name] if num_seeds is None else num_seeds,
             seed=seed,
-            eval_every=EVAL_EVERY.get(BENCHMARKS[name], 0),
+            eval_every=EVAL_EVERY if name in BEST_MEAN else 0,
             folder=folder / agent / env_id,
             display=display,
         )["tuned"]

@@ -11,9 +11,12 @@ from helpers import task_of
 
 import rlref
 from rlref import cem, dqn, ppo
+from rlref.envs.episodes import chosen
 from rlref.envs.gymnax_envs import describe
 from rlref.envs.interface import check_interface
 from rlref.envs.spaces import Masked, MultiDiscrete
+from rlref.errors import UsageError
+from rlref.inspection.inspect import inspect
 from rlref.runs import playing
 
 MASKS = jnp.array([[1, 1, 0], [0, 1, 1], [1, 0, 0]], bool)  # by state; the best action of each is forbidden but in 2
@@ -103,6 +106,39 @@ def test_a_masked_observation_is_one_row_and_its_space_says_which_numbers_are_th
     assert describe(space) == "Box 2x2x1 uint8, action mask 3"
     assert describe(Masked(spaces.Discrete(5), 2)) == "Discrete 5, action mask 2"
     check_interface(Allowed(), Allowed().default_params, "allowed")
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_a_mask_of_another_size_than_the_actions_is_refused(size):
+    class Wrong(Allowed):
+        def observation_space(self, params=None):
+            return Masked(spaces.Box(-10.0, 10.0, (3,)), size)
+
+        def shown(self, state):
+            return self.observation_space().row(jax.nn.one_hot(state.time, 3), jnp.ones(size, bool))
+
+    said = f"the action_mask has {size} numbers, for the 3 options of Discrete"
+    with pytest.raises(UsageError, match=said):
+        rlref.train("ppo", env=Wrong(), num_seeds=1)
+    assert said in inspect("wrong", env=Wrong(), episodes=5).findings[0].title
+
+
+def test_a_multi_discrete_space_has_a_choice_and_options_for_each():
+    for sizes in ((), (2, 0)):
+        with pytest.raises(ValueError, match=r"nvec is .*; it must be at least one number"):
+            MultiDiscrete(sizes)
+
+
+def test_anyone_s_multi_discrete_space_is_taken():
+    class Array(Locks):
+        def action_space(self, params=None):
+            space = super().action_space()
+            space.nvec = np.array(space.nvec)
+            return space
+
+    _, agent, state = agent_and_state("ppo", Array())
+    assert agent.policy(state, jnp.ones(3)).shape == (9,)
+    assert chosen(jnp.ones(9) / 9, Array().action_space(), jax.random.key(0)).shape == (3,)
 
 
 def test_a_multi_discrete_space_samples_each_choice_from_all_its_options():

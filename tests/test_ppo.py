@@ -216,6 +216,24 @@ def test_gaussian_samples_have_its_distribution():
     assert abs(scipy.stats.spearmanr(action).statistic) < 0.06  # four standard errors: the dimensions are independent
 
 
+def test_layer_norm_makes_each_hidden_layer_blind_to_the_scale_of_its_weights():
+    agent = ppo.make(SMALL.replace(layer_norm=True, hidden_sizes=(8, 7), activation="swish"), CLOCK)
+    state, obs = agent.init(jax.random.key(0)), jnp.linspace(-1, 1, 2)
+    layers = state.params["params"]
+    hidden = {name for name in layers if re.fullmatch(r"(actor|critic)_\d", name)}
+    assert {f"{who}_norm_{i}" for who in ("actor", "critic") for i in (0, 1)} == {*layers} - hidden - {
+        "policy_head", "value_head",
+    }  # fmt: skip
+    before = agent.policy(state, obs), agent.value(state, obs)
+    for name in hidden:
+        params = {"params": layers | {name: jax.tree.map(lambda x: 50 * x, layers[name])}}
+        after = [f(dataclasses.replace(state, params=params), obs) for f in (agent.policy, agent.value)]
+        np.testing.assert_allclose(jnp.append(*after), jnp.append(*before), atol=2e-4)
+    after, _ = jax.jit(agent.update)(state, jnp.int32(0))
+    moved = jax.tree.map(lambda x, y: (x != y).any(), layers, after.params["params"])
+    assert all(jax.tree.leaves(moved))
+
+
 @pytest.mark.parametrize(("batch_size", "minibatches"), [(77, 1), (77, 7), (77, 11), (64, 4), (1, 1)])
 def test_each_epoch_takes_every_sample_once(batch_size, minibatches):
     indices = ppo.minibatch_indices(jax.random.key(3), 5, batch_size, minibatches)

@@ -58,29 +58,32 @@ def convolved_images(module: ModuleType) -> None:
     obs = rng.integers(256, size=(1, 10, 7, 2)).astype(np.uint8)
     params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
     windows = ((4, 3, 2), (5, 2, 1))
-    config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu")
-    try:
-        state = first_state(module, task_of(module, config, Tabular(params), params))
-    except Exception as error:  # the user's own code: anything can come; here it is the agent itself that cannot begin
-        raise AssertionError(f"with conv_layers={windows} it raises {type(error).__name__}: {error}") from error
-    layers, head = layers_of(state)
-    convolutions = sorted(name for name in layers if "conv" in name)
-    hidden = [name for name in layers if name not in convolutions and not name.endswith("head")]
-    if len(convolutions) != 2 or len(hidden) != 1 or head not in layers:
-        raise CannotAskError(f"its layers are {', '.join(layers)}")
-    x = obs[0] / 255
-    for name, (features, size, stride) in zip(convolutions, windows, strict=True):
-        height, width = ((n - size) // stride + 1 for n in x.shape[:2])
-        kernel, out = layers[name]["kernel"].reshape(size, size, -1, features), np.zeros((height, width, features))
-        for row, column in itertools.product(range(height), range(width)):
-            window = x[row * stride : row * stride + size, column * stride : column * stride + size]
-            out[row, column] = np.einsum("hwc,hwcf->f", window, kernel)
-        x = np.maximum(out + layers[name]["bias"], 0)
-    close("how many numbers of an image reach the hidden layer", len(layers[hidden[0]]["kernel"]), x.size)
-    x = np.maximum(x.reshape(-1) @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"], 0)
-    wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
-    value = np.asarray(module.make(config, Tabular(params), params).value(state, jnp.asarray(obs[0])))
-    close("the value of an image", value, wanted.reshape(value.shape))
+    for option in layer_norm_options(module):
+        config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu", **option)
+        try:
+            state = first_state(module, task_of(module, config, Tabular(params), params))
+        except Exception as error:  # the user's own code: anything can come; here the agent itself cannot begin
+            raise AssertionError(f"with conv_layers={windows} it raises {type(error).__name__}: {error}") from error
+        layers, head = layers_of(state)
+        convolutions = sorted(name for name in layers if "conv" in name)
+        hidden = {k: x for k, x in layers.items() if k not in convolutions and not k.endswith("head")}
+        if len(convolutions) != 2 or head not in layers or sum("kernel" in layer for layer in hidden.values()) != 1:
+            raise CannotAskError(f"its layers are {', '.join(layers)}")
+        x = obs[0] / 255
+        for name, (features, size, stride) in zip(convolutions, windows, strict=True):
+            height, width = ((n - size) // stride + 1 for n in x.shape[:2])
+            kernel, out = layers[name]["kernel"].reshape(size, size, -1, features), np.zeros((height, width, features))
+            for row, column in itertools.product(range(height), range(width)):
+                window = x[row * stride : row * stride + size, column * stride : column * stride + size]
+                out[row, column] = np.einsum("hwc,hwcf->f", window, kernel)
+            x = np.maximum(out + layers[name]["bias"], 0)
+        reached = next(len(layer["kernel"]) for layer in hidden.values() if "kernel" in layer)
+        close("how many numbers of an image reach the hidden layer", reached, x.size)
+        what = "the value of an image" + " with layer norm" * len(option)
+        x = hidden_layers(hidden, 1, "relu", bool(option), x.reshape(1, -1), what)
+        wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
+        value = np.asarray(module.make(config, Tabular(params), params).value(state, jnp.asarray(obs[0])))
+        close(what, value, wanted.reshape(value.shape))
 
 
 def layers_of(state: Any) -> tuple[dict[str, dict[str, np.ndarray]], str]:
@@ -91,32 +94,56 @@ def layers_of(state: Any) -> tuple[dict[str, dict[str, np.ndarray]], str]:
 
 @oracle(GRADIENT, "the network: its hidden layers, or their activation", LIKENESS, init="task key")
 def named_activation(module: ModuleType) -> None:
-    """Values are those of one hidden layer written out, with each activation, and with layer norm where it is set."""
+    """Values and policies are those of hidden layers written out, with each activation, and layer norm if it is set."""
     obs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     params = tables(obs=obs, reward=np.zeros((5, 2)), next=[0] * 5)
     need(module, "hidden_sizes", "activation")
-    names = get_args(get_type_hints(module.Config)["activation"])
-    if not names or not SHAPES.keys() >= {*names} or has_memory(module):
-        raise CannotAskError(f"its activations are not some of {', '.join(SHAPES)}, or it has a memory")
-    options = [{}, {"layer_norm": True}] if "layer_norm" in settings_in(module) else [{}]
-    for name, option in itertools.product(names, options):
-        config = configure(module, hidden_sizes=(6,), activation=name, **option)
-        state = first_state(module, task_of(module, config, Tabular(params), params))
-        layers, head = layers_of(state)
-        norms = [x for x in layers if "scale" in layers[x] and "actor" not in x]
-        hidden = [x for x in layers if "actor" not in x and not x.endswith("head") and x not in norms]
-        if len(hidden) != 1 or head not in layers or len(norms) != len(option):
-            raise CannotAskError(f"its layers are {', '.join(layers)}")
-        x = obs @ layers[hidden[0]]["kernel"] + layers[hidden[0]]["bias"]
-        for norm in norms:
-            x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
-            x = x * layers[norm]["scale"] + layers[norm]["bias"]
-        x = SHAPES[name](x)
-        wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
+    names = [name for name in get_args(get_type_hints(module.Config)["activation"]) if name in SHAPES]
+    if not names or has_memory(module):
+        raise CannotAskError(f"none of its activations is one of {', '.join(SHAPES)}, or it has a memory")
+    for name, option in itertools.product(names, layer_norm_options(module)):
+        config = configure(module, hidden_sizes=(6, 5), activation=name, **option)
         agent = module.make(config, Tabular(params), params)
-        value = np.asarray(jax.vmap(partial(agent.value, state))(jnp.asarray(obs)))
-        what = f"the value, with a hidden layer of {name}{' and layer norm' * len(norms)}"
-        close(what, value, wanted.reshape(value.shape))
+        state = first_state(module, task_of(module, config, Tabular(params), params))
+        layers, value_head = layers_of(state)
+        if value_head not in layers:
+            raise CannotAskError(f"its layers are {', '.join(layers)}")
+        for head, other, of in ((value_head, "actor", agent.value), ("policy_head", "critic", agent.policy)):
+            if head not in layers:
+                continue  # of DQN
+            hidden = {k: x for k, x in layers.items() if other not in k and not k.endswith("head")}
+            what = f"the {'value' if head == value_head else 'policy'}, with hidden layers of {name}"
+            x = layers[head]["bias"] + hidden_layers(hidden, 2, name, bool(option), obs, what) @ layers[head]["kernel"]
+            x = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) if head == "policy_head" else x
+            got = np.asarray(jax.vmap(partial(of, state))(jnp.asarray(obs)))
+            close(what + " and layer norm" * len(option), got, x.reshape(got.shape))
+
+
+def layer_norm_options(module: ModuleType) -> list[dict[str, Any]]:
+    """Settings to try a network with."""
+    return [{}, {"layer_norm": True}] if "layer_norm" in settings_in(module) else [{}]
+
+
+def hidden_layers(
+    layers: dict[str, dict[str, np.ndarray]], count: int, activation: str, layer_norm: bool, x: np.ndarray, what: str
+) -> np.ndarray:
+    """Layers written out, `[B, n] -> [B, m]`: product, layer norm (arXiv:1607.06450) if it is set, activation.
+
+    Raises CannotAskError unless there are `count` of them, AssertionError if layer norm is set and not of each.
+    """
+    norms = [name for name in layers if "scale" in layers[name]]
+    hidden = [name for name in layers if name not in norms]
+    if len(hidden) != count:
+        raise CannotAskError(f"its layers are {', '.join(layers)}")
+    if layer_norm and len(norms) != count:
+        raise AssertionError(f"{what}: layer_norm normalises {len(norms)} of {count}")
+    for name, norm in itertools.zip_longest(hidden, norms if layer_norm else ()):
+        x = x @ layers[name]["kernel"] + layers[name]["bias"]
+        if norm:
+            x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
+            x = x * layers[norm]["scale"] + layers[norm].get("bias", 0.0)
+        x = SHAPES[activation](x)
+    return x
 
 
 @oracle(GRADIENT, "dormant units", DEFINITION, dormant_fraction="hidden tau")

@@ -13,7 +13,7 @@ Act = Callable[[jax.Array, "Episode"], tuple[Any, Any]]
 
 def chosen(odds: jax.Array, action_space: Any, key: jax.Array | None) -> jax.Array:
     """An action by odds `[A]`, those of several choices one after the other: the likeliest, or, with a key, a draw."""
-    nvec = getattr(action_space, "nvec", ())
+    nvec = tuple(getattr(action_space, "nvec", ()))
     each = jnp.split(odds, np.cumsum(nvec)[:-1])
     if key is None:
         actions = [jnp.argmax(x) for x in each]

@@ -68,3 +68,14 @@ def check_interface(env: Any, params: Any, env_id: str) -> None:
     if obs.dtype != info["final_observation"].dtype:
         dtypes = f"{obs.dtype.name} and {info['final_observation'].dtype.name}"
         raise UsageError(f"{env_id}: the observation and the final observation must have one dtype, not {dtypes}")
+    if wrong := mask_fault(space, env.action_space(params)):
+        raise UsageError(f"{env_id}: {wrong}")
+
+
+def mask_fault(obs_space: Any, action_space: Any) -> str:
+    """What is wrong with an observation space's action mask, in words; nothing if it has none, or one that fits."""
+    options = sum(getattr(action_space, "nvec", ())) or getattr(action_space, "n", 0)
+    mask = getattr(obs_space, "action_mask", 0)
+    if mask in (0, options):
+        return ""
+    return f"the action_mask has {mask} numbers, for the {options} options of {action_space}"

@@ -16,7 +16,10 @@ class MultiDiscrete(spaces.Space):
     """Actions `[D]` int32 of D choices at a time, the i-th of 0 to `nvec[i] - 1`, as gymnasium's."""
 
     def __init__(self, nvec: Sequence[int]) -> None:
+        """Raises ValueError unless there is a choice, and each has an option at least."""
         self.nvec = tuple(int(n) for n in nvec)
+        if min(self.nvec, default=0) < 1:
+            raise ValueError(f"nvec is {list(self.nvec)}; it must be at least one number, each of them 1 or more")
         self.shape, self.dtype = (len(self.nvec),), jnp.int32
 
     def __repr__(self) -> str:

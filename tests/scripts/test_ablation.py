@@ -28,13 +28,16 @@ def test_a_little_everywhere_is_shown_together_and_scales_do_not_matter():
     assert ablation.stratified([*group[:2], *((name, y, x) for name, x, y in group[2:])]) > 0.9
 
 
-def test_the_first_stage_is_left_out_as_it_chose_the_others():
+def test_a_stage_that_chose_an_option_does_not_judge_it():
     given, much = list(range(5)), list(range(10, 15))
-    rows = {
-        name: {"summaries": [{"method": "as given", "scores": given}, {"method": "swish", "scores": scores}]}
-        for name, scores in (("gymnasium:Hopper-v5", much), ("gymnasium:Hopper-v5 again", given))
-    }
-    assert ablation.together(rows).splitlines()[-1] == "| swish | Hopper-v5 again 0.50 | 1 | 1 |"
+    for option, chose, judges in (("swish", "", "again"), ("layer_norm", "long", "last")):
+        rows = {
+            f"gymnasium:Hopper-v5 {stage}".strip(): {
+                "summaries": [{"method": "as given", "scores": given}, {"method": option, "scores": scores}]
+            }
+            for stage, scores in ((chose, much), (judges, given))
+        }
+        assert ablation.together(rows).splitlines()[-1] == f"| {option} | Hopper-v5 {judges} 0.50 | 1 | 1 |"
 
 
 def test_the_trial_has_every_option_and_is_traced_with_all_of_them(tmp_path):

@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo ac1634e432dc; by this line `rlref probe` tells what a copy has changed
+# Original: ppo d9622e281dfe; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -74,7 +74,7 @@ class Config:
     scale_rewards: bool = static(False)  # divide by the std of their discounted sum so far, never shift; clip to +-10
     hidden_sizes: tuple[int, ...] = static((64, 64))  # units of each hidden layer
     activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden layers
-    layer_norm: bool = static(False)  # normalise what each hidden layer's activation takes (arXiv:1607.06450)
+    layer_norm: bool = static(False)  # before each hidden layer's activation, not convolutions' (arXiv:1607.06450)
     conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))  # of images: features, kernel size, stride
     init_log_std: float = leaf(0.0)  # log standard deviation of every action dimension at the start; for Box actions
 

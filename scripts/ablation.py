@@ -8,7 +8,7 @@ training episodes.
     --again    instead, those that looked worth it, and some of them together, on ten other seeds
     --long     instead, from swish, what else might be worth it: five seeds more, of 5e5 steps
     --last     instead, what looked worth it there, on ten seeds more
-    --tuned    instead, rlref/tuned.py's settings with and without it, on the seeds of scores.md
+    --tuned    instead, rlref/tuned.py's settings with and without layer norm, on the seeds of scores.md
 
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.

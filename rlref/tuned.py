@@ -2,8 +2,8 @@
 
     tuned.config("ppo", "Acrobot-v1", total_timesteps=100_000)        as a Config, from Python
 
-`scripts/scores.py` trains with these and nothing else; scripts/results/scores.md has what they reach. What is not listed here is
-as the agent's own defaults have it, which are for CartPole-v1; so are environments that are not listed.
+`scripts/scores.py` trains with these and nothing else; scripts/results/scores.md has what they reach. What is not
+listed here is as the agent's own defaults have it, which are for CartPole-v1; so are environments that are not listed.
 """
 
 import dataclasses

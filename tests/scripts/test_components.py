@@ -51,8 +51,8 @@ CALLS = {
                      "Categorical(jnp.zeros((1, 2))), jnp.zeros((1, 1))).entropy()", [LOG2]),
         "DiagonalGaussian": ("DiagonalGaussian(jnp.zeros(1), jnp.zeros(1)).log_prob(jnp.zeros(1))",
                              -0.5 * math.log(2 * math.pi)),
-        "Network": ("Network(2, True, (3,), 'tanh', ()).init_with_output(jax.random.key(0), jnp.ones((4, 5)), 0.0)[0]"
-                    "[1].shape", [4]),
+        "Network": ("Network(2, True, (3,), 'tanh', True, ()).init_with_output(jax.random.key(0), jnp.ones((4, 5)), 0.)"
+                    "[0][1].shape", [4]),
         "orthogonal": ("orthogonal(2.0)(jax.random.key(0), (1, 1), jnp.float32) ** 2", [[4]]),
         "Moments": ("Moments.of(jnp.zeros(1)).merge(Moments.of(jnp.full(1, 2.0))).variance", 1),
         "normalize": ("normalize(jnp.array(3.0), thing(mean=1.0, variance=4.0))", 1),

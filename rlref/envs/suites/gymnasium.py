@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from jax.experimental.buffer_callback import buffer_callback
 
 from rlref.envs.episodes import random_action
+from rlref.envs.interface import mask_fault
 from rlref.envs.spaces import Masked, MultiDiscrete
 from rlref.envs.suites import look_here
 from rlref.envs.suites.base import State, SuiteEnv, box, discrete
@@ -318,10 +319,10 @@ def observations_of(env: gymnasium.Env, name: str) -> Any:
     seen = box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
     if not mask_size:
         return seen
-    actions = actions_of(env, name)
-    if mask_size != sum(getattr(actions, "nvec", (getattr(actions, "n", 0),))):
+    masked = Masked(seen, mask_size)
+    if mask_fault(masked, actions_of(env, name)):  # said of gymnasium's own space
         raise UsageError(f"{name} has an action_mask of {mask_size} for the action space {env.action_space}")
-    return Masked(seen, mask_size)
+    return masked
 
 
 def actions_of(env: gymnasium.Env, name: str) -> Any:

@@ -2,9 +2,9 @@
 
 A name is an agent ("dqn"), an environment ("Acrobot-v1"), a suite ("classic", "minatar", "bsuite", "brax", ...) or one
 benchmark ("dqn/Acrobot-v1"); without one, all whose suite is installed. Settings are those of rlref/tuned.py, so a row
-is what `rlref train AGENT --env-id ENV --num-seeds S` gives. A seed's score is its `return_mean` at the last update:
-the mean return of its last 100 training episodes, as the policy explores, unscaled reward; of CEM it is
-`mean_policy_return`, that of the Gaussian's mean on fresh keys.
+is what `rlref train AGENT --env-id ENV --num-seeds S` gives, with as many --total-timesteps as stand behind an "@". A
+seed's score is its `return_mean` at the last update: the mean return of its last 100 training episodes, as the policy
+explores, unscaled reward; of CEM it is `mean_policy_return`, that of the Gaussian's mean on fresh keys.
 
 Every benchmark is a run's folder under --run-dir. Stopped or killed, the same command goes on where it was, and what is
 finished is only read; several processes may work at different benchmarks. All of it takes many hours on two cores.
@@ -83,6 +83,7 @@ BENCHMARKS = {
     for env_id in env_ids
     for agent in OTHER_AGENTS.get(env_id, ("ppo",))
 }
+BENCHMARKS["dqn/Breakout-MinAtar@5000000"] = "minatar"
 NUM_SEEDS = {name: {"classic": 32, "bsuite": 32, "gymnasium": 10}.get(suite, 8) for name, suite in BENCHMARKS.items()}
 NUM_SEEDS |= {"ppo/gymnasium:Ant-v5": 5, "ppo/gymnasium:Humanoid-v5": 5, "cem/gymnasium:HalfCheetah-v5": 5}
 TARGETS = {  # of the IQM
@@ -148,20 +149,27 @@ CHECK_FIRST_SEED = 10_000  # far from those of the table
 LEVEL = 0.01  # of the test against them
 
 
+def parts(name: str) -> tuple[str, str, dict[str, int]]:
+    """A benchmark's agent, its environment's ID, and the settings in which it is not as tuned.py has it."""
+    agent, _, rest = name.partition("/")
+    env_id, _, steps = rest.partition("@")
+    return agent, env_id, {"total_timesteps": int(steps)} if steps else {}
+
+
 def trained(name: str, folder: Path, num_seeds: int | None, seed: int | None = None) -> Run:
     """The run of a benchmark, from where its folder is; seeds from `seed` on, or from the table's own first."""
-    agent, _, env_id = name.partition("/")
+    agent, env_id, settings = parts(name)
     seed = FIRST_SEED.get(BENCHMARKS[name], 0) if seed is None else seed
     with Terminal() as display:
         display.say(f"{name}, seeds from {seed}")
         return variants.train(
             agent,
-            tuned.config(agent, env_id),
+            tuned.config(agent, env_id, **settings),
             {"tuned": {}},
             num_seeds=NUM_SEEDS[name] if num_seeds is None else num_seeds,
             seed=seed,
             eval_every=EVAL_EVERY if name in BEST_MEAN else 0,
-            folder=folder / agent / env_id,
+            folder=folder / name,
             display=display,
         )["tuned"]
 
@@ -171,13 +179,14 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
     assert run.path is not None
     returns = run.metrics[run.score]
     updates = np.unique(np.geomspace(1, returns.shape[1], 80).astype(int)) - 1  # as the picture's axis has it
-    known = tuned.tuned(*name.split("/"))
+    agent, env_id, _ = parts(name)
+    known = tuned.tuned(agent, env_id)
     environment = files.read_json(run.path / "environment.json")
     return {
         "settings": in_json(run.config),
         "how": known.how if known else "the agent's defaults",
         "steps_per_seed": int(run.metrics["env_steps"][:, -1].mean()),  # CEM's seeds differ
-        "random": reference.random_return(name.partition("/")[2]),
+        "random": reference.random_return(env_id),
         **{key: x for key, x in run.summary.items() if key not in ("findings", "steps_per_second")},
         "findings": [f"{x['severity']} {x['check']}" for x in run.summary["findings"] if x["severity"] != "INFO"],
         "versions": environment["versions"],
@@ -214,11 +223,12 @@ def target_text(name: str, row: dict[str, Any]) -> str:
 
 def cells(name: str, r: dict[str, Any]) -> dict[str, str]:
     """A benchmark's row of the table, by column."""
-    agent, _, env_id = name.partition("/")
+    agent, env_id, settings = parts(name)
     low, high = r["iqm_interval_95"]
     undefined = sum(x is None or x != x for x in r["scores"])
     first = FIRST_SEED.get(BENCHMARKS[name])
     more = f" --seed {first}" * bool(first) + f" --eval-every {EVAL_EVERY}" * (name in BEST_MEAN)
+    more += "".join(f" --{key.replace('_', '-')} {value}" for key, value in settings.items())
     return {
         "environment": env_id,
         "agent": agent.upper(),
@@ -260,9 +270,9 @@ def report(results: dict[str, Any]) -> str:
         parts.append(table(results, others - {"gymnasium"}))
     if "gymnasium" in others:
         parts += [MUJOCO, table(results, ("gymnasium",))]
-    for device in sorted({x for r in results.values() for x in r["devices"]} - {"cpu"}):
-        there = ", ".join(name for name, r in results.items() if device in r["devices"])
-        parts.append(f"Trained on an {device}, all others on CPUs: {there}.")
+    if devices := {x for r in results.values() for x in r["devices"]} - {"cpu"}:
+        there = ((x, ", ".join(name for name, r in results.items() if x in r["devices"])) for x in sorted(devices))
+        parts.append("Trained on CPUs" + "".join(f"; on an {device}: {names}" for device, names in there) + ".")
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"
@@ -370,7 +380,7 @@ def chosen(given: Sequence[str]) -> list[str]:
     """The benchmarks that names stand for. Raises UsageError for one that stands for none."""
     found = {}
     for word in given:
-        found[word] = {n for n, suite in BENCHMARKS.items() if word in (n, suite, *n.split("/"))}
+        found[word] = {n for n, suite in BENCHMARKS.items() if word in (n, suite, *parts(n)[:2])}
         if not found[word]:
             words = [*AGENTS, *SUITES, *OTHER_SUITES]
             raise UsageError(f"there is no benchmark {word}; there are {', '.join([*words, *BENCHMARKS])}")

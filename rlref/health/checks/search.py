@@ -34,7 +34,7 @@ def search_collapse(m: Series) -> Measurement:
     explains=("no_progress",), tries="more rollouts, a larger population; unless it is solved",
 )  # fmt: skip
 def kl_at_floor(m: Series) -> Measurement:
-    """Elites move the Gaussian no more than random ones would: scores carry no signal."""
+    """Elites move the Gaussian hardly more than random ones would: chance outweighs what scores say."""
     return below(m["kl_excess"] / m["kl_floor"], 0.1)
 
 

@@ -3,6 +3,8 @@
     python scripts/calibrate_verdicts.py train            train what is missing, into runs/calibration/
     python scripts/calibrate_verdicts.py train ppo/       that whose name begins so
     python scripts/calibrate_verdicts.py                  judge what is there, and write the tables
+    python scripts/calibrate_verdicts.py --memory         the same for ppo_rnn, the agent with a memory: a corpus of its
+                                                          own, with the bugs of its memory alone
 
 Healthy runs have settings that are known to work, 32 seeds each; unhealthy ones have settings that cannot work, or
 a bug of `mutants.py` planted in the agent's file. A bug that leaves the compiled program of every environment tried as
@@ -24,7 +26,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
+import page
 from mutants import MUTANTS, plant
+from mutants_rnn import OWN, PPO_RNN
 from scipy import stats
 
 import rlref
@@ -121,20 +125,30 @@ HEALTHY = {
     "ppo": ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Catch-bsuite"),
     "cem": ("CartPole-v1", "Acrobot-v1", "MountainCarContinuous-v0", "Pendulum-v1"),
     "dqn": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Catch-bsuite"),
+    "ppo_rnn": ("PositionOnlyCartPole-v1", "MemoryChain-bsuite"),
 }
+THREE, MEMORY = ("ppo", "dqn", "cem"), ("ppo_rnn",)
+"""the agents of a corpus"""
+BUGS = {**MUTANTS, "ppo_rnn": [bug for bug in PPO_RNN if bug.component in OWN]}
 GOOD = {
     "CartPole-v1": 150, "Acrobot-v1": -110, "Pendulum-v1": -400, "Catch-bsuite": 0.6, "MountainCar-v0": -150,
-    "MountainCarContinuous-v0": 85,
+    "MountainCarContinuous-v0": 85, "PositionOnlyCartPole-v1": 150, "MemoryChain-bsuite": 0.9,
 }  # fmt: skip
 """the score from which a seed of a healthy training counts as healthy: far above a random policy's"""
 SHORT: dict[str, dict[str, Any]] = {
     "ppo": {"total_timesteps": 150_000},
     "dqn": {"total_timesteps": 100_000},
     "cem": {},
+    "ppo_rnn": {"total_timesteps": 150_000},
 }
 """what unhealthy runs are cut to: time enough for a healthy one to have learned"""
 FAULT_SEEDS, BUG_SEEDS = 8, 4
-TRIED = {"ppo": ("CartPole-v1", "Pendulum-v1"), "dqn": ("CartPole-v1",), "cem": ("CartPole-v1", "Pendulum-v1")}
+TRIED = {
+    "ppo": ("CartPole-v1", "Pendulum-v1"),
+    "dqn": ("CartPole-v1",),
+    "cem": ("CartPole-v1", "Pendulum-v1"),
+    "ppo_rnn": ("PositionOnlyCartPole-v1", "MemoryChain-bsuite"),
+}
 """where bugs are planted: in the first one where they take effect"""
 
 # The policy that collects is one that learning left up to 8 updates ago.
@@ -149,47 +163,52 @@ STALE_PPO = (
     ),
     ("        params=params,\n        opt_state", "        params=params,\n        stale=params,\n        opt_state"),
 )
+MEMORY_FAULTS: dict[str, tuple[dict[str, Any], tuple[tuple[str, str], ...]]] = {  # settings, and edits of the file
+    "sequences of one step": ({"sequence_length": 1}, ()),
+    "inputs of the memory x 100": ({}, (("gates, kernel_init=orthogonal(1.0)", "gates, kernel_init=orthogonal(1e2)"),)),
+    "weights of the memory x 3": ({}, (("orthogonal(1.0)(key, (shape[0]", "orthogonal(3.0)(key, (shape[0]"),)),
+}
 
 
-def corpus() -> list[Case]:
-    """All cases; healthy ones first."""
-    cases = [Case(a, e, settings=settings_of(a, e)) for a, names in HEALTHY.items() for e in names]
-    cases += [
-        Case(a, e, settings=settings_of(a, e) | SHORT[a]) for a, names in TRIED.items() for e in names if a != "cem"
-    ]
-    for agent, names in HEALTHY.items():
-        for env_id in names:
+def corpus(agents: Sequence[str] = THREE) -> list[Case]:
+    """All cases of these agents; healthy ones first."""
+    cases = [Case(a, e, settings=settings_of(a, e)) for a in agents for e in HEALTHY[a]]
+    cases += [Case(a, e, settings=settings_of(a, e) | SHORT[a]) for a in agents for e in TRIED[a] if a != "cem"]
+    for agent in agents:
+        for env_id in HEALTHY[agent]:
             base = settings_of(agent, env_id) | ({} if agent == "cem" else SHORT[agent])
 
             def case(fault: str, extra: dict[str, Any], *, agent=agent, env_id=env_id, base=base, **more: Any) -> Case:
                 return Case(agent, env_id, fault, base | extra, FAULT_SEEDS, **more)
 
             if agent != "cem":
-                rate = base.get("learning_rate", 2.5e-4)
-                scaled = {"scale_rewards": False} if agent == "ppo" else {}
-                greedy = {"ent_coef": 0.0} if agent == "ppo" else {"start_e": 0.0, "end_e": 0.0}
-                frozen = {"vf_coef": 0.0} if agent == "ppo" else {"learning_rate": 0.0}
+                rate = base.get("learning_rate", 1e-3 if agent == "ppo_rnn" else 2.5e-4)
+                scaled = {} if agent == "dqn" else {"scale_rewards": False}
+                greedy = {"start_e": 0.0, "end_e": 0.0} if agent == "dqn" else {"ent_coef": 0.0}
+                frozen = {"learning_rate": 0.0} if agent == "dqn" else {"vf_coef": 0.0}
                 cases += [
                     case("learning rate x 30", {"learning_rate": 30 * rate}),
                     case("no exploration, rewards x 100", greedy | scaled, env="rewards x 100"),
                     case("frozen critic", frozen),
                     case("stale data", {}, edits=STALE_PPO)
-                    if agent == "ppo"
+                    if agent != "dqn"
                     else case(
                         "stale data",
                         {"buffer_size": base.get("buffer_size", 10_000)},
                         edits=mutant("dqn", "buffer stops when it is full"),
                     ),
                 ]
-                if env_id not in ("CartPole-v1", "Catch-bsuite"):  # they cannot go on after their ends
+                if agent == "ppo_rnn":
+                    cases += [case(name, more, edits=edits) for name, (more, edits) in MEMORY_FAULTS.items()]
+                elif env_id not in ("CartPole-v1", "Catch-bsuite"):  # they cannot go on after their ends
                     cases.append(case("gamma 1 without ends", {"gamma": 1.0} | scaled, env="no ends"))
             cases.append(case("no rewards", {}, env="no rewards"))
-    for agent, bugs in MUTANTS.items():
+    for agent in agents:
         for env_id in TRIED[agent]:
             settings = settings_of(agent, env_id) | SHORT[agent]
-            for bug in bugs:
+            for bug in BUGS[agent]:
                 # They do not touch the training; that of environments in which all is allowed, one choice at a time.
-                if bug.component in ("metrics", "evaluation", "action mask", "several choices"):
+                if bug.component in ("metrics", "evaluation", "action mask", "several choices", "memory's metrics"):
                     continue
                 edits = ((bug.old, bug.new),)
                 cases.append(Case(agent, env_id, f"bug: {bug.name}", settings, BUG_SEEDS, "", edits, bug.component))
@@ -386,12 +405,29 @@ CAUSES = {
         "smoothing": "floor_not_held search_widens search_collapse",
     },
 }
+CAUSES["ppo_rnn"] = CAUSES["ppo"] | {
+    "learning rate x 30": CAUSES["ppo"]["learning rate x 30"] + " memory_saturated memory_explodes",
+    "sequences of one step": "memory_unused",
+    "inputs of the memory x 100": "memory_saturated memory_unused",
+    "weights of the memory x 3": "memory_explodes memory_saturated",
+    "resets": "memory_unused first_ratio_off",
+    "final observations": CRITIC,
+    "memory carried on": "memory_unused first_ratio_off",
+    "sequences": "memory_unused first_ratio_off",
+    "learning through memories": "memory_unused first_ratio_off memory_explodes",
+    "last action and reward": "first_ratio_off",
+}
 """agent -> what is wrong, or the component that a planted bug is in -> the checks that name it"""
 
 
 def is_right(case: Case, check: str) -> bool:
     """Whether a check names what is wrong."""
     return check in CAUSES[case.agent][case.component or case.fault].split()
+
+
+def is_asked(check: str, agent: str) -> bool:
+    """Whether a check is of agents like this one; one with a memory is asked PPO's as well."""
+    return not {agent, "ppo" if agent in MEMORY else agent}.isdisjoint(CHECKS[check].kinds)
 
 
 def scores(case: Case) -> np.ndarray:
@@ -403,7 +439,7 @@ def scores(case: Case) -> np.ndarray:
 
 def does_harm(case: Case) -> bool:
     """Whether a planted bug's seeds score lower than the healthy ones of the same settings, p < .01 (Mann-Whitney)."""
-    same = [c for c in corpus() if not c.fault and (c.agent, c.env_id) == (case.agent, case.env_id)]
+    same = [c for c in corpus((case.agent,)) if not c.fault and c.env_id == case.env_id]
     return bool(stats.mannwhitneyu(scores(case), scores(same[-1]), alternative="less").pvalue < 0.01)
 
 
@@ -426,9 +462,9 @@ class Tally:
         return f"{self.seeds} | {percent(self.hit, self.seeds)} | {percent(self.right, self.seeds)}"
 
 
-def judge(rest: int) -> tuple[dict[str, Any], str]:
+def judge(rest: int, agents: Sequence[str] = THREE) -> tuple[dict[str, Any], str]:
     """What the verdicts say of the seeds whose number is `rest` modulo 2: as data, and as tables."""
-    cases = [case for case in corpus() if case.path.exists() and {"no effect", "error"}.isdisjoint(about(case))]
+    cases = [case for case in corpus(agents) if case.path.exists() and {"no effect", "error"}.isdisjoint(about(case))]
     rows = {case.name: judged(case, rest) for case in cases}
     healthy = [case for case in cases if not case.fault]
     good = [row for case in healthy for row in rows[case.name] if row["score"] >= GOOD[case.env_id]]
@@ -448,7 +484,7 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
         sick += [(case, row) for row in rows[case.name]]
         if not any(alarms(row["found"]) for row in rows[case.name]):
             quiet.append(case)
-    by_agent = {agent: [(c, row) for c, row in sick if c.agent == agent] for agent in HEALTHY}
+    by_agent = {agent: [(c, row) for c, row in sick if c.agent == agent] for agent in agents}
 
     lines = [
         f"Healthy: {len(good)} seeds of {len(healthy)} trainings that reached what they should. {len(failed)} more did "
@@ -459,9 +495,11 @@ def judge(rest: int) -> tuple[dict[str, Any], str]:
     ]
     worst = {"ERROR": 0.0, "WARN": 0.0, "INFO": 0.0}
     for name, one in CHECKS.items():
-        of = [row for row in good if row["agent"] in one.kinds] if not one.shared_by_seeds else None
+        if not any(is_asked(name, agent) for agent in agents):
+            continue
+        of = [row for row in good if is_asked(name, row["agent"])] if not one.shared_by_seeds else None
         if of is None:
-            runs_of = [case for case in healthy if case.agent in one.kinds]
+            runs_of = [case for case in healthy if is_asked(name, case.agent)]
             count, total = sum(name in across(case, rest) for case in runs_of), len(runs_of)
         else:
             count, total = sum(name in row["found"] for row in of), len(of)
@@ -525,17 +563,23 @@ def main() -> None:
     parser.add_argument(
         "--even", action="store_true", help="the half of the seeds that thresholds are set on; print only"
     )
+    parser.add_argument("--memory", action="store_true", help="ppo_rnn's corpus, and not the three agents'")
     options = parser.parse_args()
+    agents = MEMORY if options.memory else THREE
     RUNS.mkdir(parents=True, exist_ok=True)
-    cases = [case for case in corpus() if not options.names or case.name.startswith(tuple(options.names))]
+    cases = [case for case in corpus(agents) if not options.names or case.name.startswith(tuple(options.names))]
     if options.command == "judge":
-        if missing := [case.name for case in corpus() if wanted(case) and not case.path.exists()]:
+        if missing := [case.name for case in corpus(agents) if wanted(case) and not case.path.exists()]:
             parser.error(f"{len(missing)} trainings are missing, such as {missing[0]}: the command 'train' makes them")
-        data, tables = judge(0 if options.even else 1)
+        data, tables = judge(0 if options.even else 1, agents)
         print(tables)
         if not options.even:
             data.pop("rows")  # of every seed: made again from the trainings in seconds
-            RESULTS.write_text(json.dumps(data, indent=1) + "\n")
+            found = RESULTS.with_name("verdicts-memory.json") if options.memory else RESULTS
+            found.write_text(json.dumps(data, indent=1) + "\n")
+            if options.memory:
+                page.put(PAGE, "memory", tables.rstrip())
+                return
             text = PAGE.read_text()
             before, after = text.partition(BEGIN)[0], text.partition(END)[2]
             PAGE.write_text(before + BEGIN + tables + END + after)

@@ -34,7 +34,7 @@ def judged():
     ]
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(calibrate, "RUNS", Path(folder))
-        patch.setattr(calibrate, "corpus", lambda: cases)
+        patch.setattr(calibrate, "corpus", lambda agents: cases)
         patch.setattr(calibrate, "settings_of", lambda agent, env_id: TINY)
         patch.setitem(calibrate.GOOD, "CartPole-v1", 0)
         said = [calibrate.train(case, Path(folder)) for case in cases]
@@ -57,18 +57,21 @@ def test_what_is_found_is_counted_seed_by_seed(judged):
     assert [row["leading"] for row in sick] == ["elites_below"] * 2  # seeds 1 and 3
 
 
-def test_every_fault_has_checks_that_name_it():
-    for case in calibrate.corpus():
+@pytest.mark.parametrize("agents", [calibrate.THREE, calibrate.MEMORY])
+def test_every_fault_has_checks_that_name_it(agents):
+    for case in calibrate.corpus(agents):
         if case.fault:
             names = calibrate.CAUSES[case.agent][case.component or case.fault].split()
             assert set(names) <= set(CHECKS), case.name
 
 
-def test_every_fault_can_be_planted():
-    for case in calibrate.corpus():
+@pytest.mark.parametrize("agents", [calibrate.THREE, calibrate.MEMORY])
+def test_every_fault_can_be_planted(agents):
+    corpus = calibrate.corpus(agents)
+    for case in corpus:
         source = (ROOT / "rlref" / f"{case.agent}.py").read_text()
         assert all(source.count(old) == 1 for old, _ in case.edits), case.name
-    assert len({case.path for case in calibrate.corpus()}) == len(calibrate.corpus())
+    assert len({case.path for case in corpus}) == len(corpus)
 
 
 def test_the_page_says_what_was_found():

@@ -16,7 +16,7 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
-# Original: dqn f13a849bc817; by this line `rlref probe` tells what a copy has changed
+# Original: dqn c7323a9b026a; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -743,7 +743,7 @@ def check(config: Config, obs_space: Any, action_space: Any) -> None:
     rule = f"a divisor or a multiple of {one_update}, and of train_frequency, with a sync {when}, such as {nearest}"
     require(period in works, "target_network_frequency", rule)
     if not is_discrete(action_space):
-        raise ValueError(f"{config.env_id} has the action space {action_space}; DQN takes Discrete, PPO takes Box too")
+        raise ValueError(f"{config.env_id} has the action space {action_space}; DQN takes Discrete, PPO others too")
     if not is_discrete(obs_space) and not hasattr(obs_space, "low"):
         raise ValueError(f"{config.env_id} has the observation space {obs_space}; DQN takes Discrete or Box")
 

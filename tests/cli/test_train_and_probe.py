@@ -248,7 +248,7 @@ WRONG = [
     ("probe ppo --only discont", "Did you mean 'discount'"),
     ("probe ppo --num-seeds 0", "--num-seeds is 0"),
     ("probe ppo --seed -1", "--seed is -1"),
-    ("train dqn --env-id Pendulum-v1", "DQN takes Discrete, PPO takes Box too"),
+    ("train dqn --env-id Pendulum-v1", "DQN takes Discrete, PPO others too"),
     ("train dqn --buffer-size 100 --learning-starts 100", "buffer_size is 100; it must be at least batch_size = 128"),
     ("train dqn --learning-starts 20000", "it must be at least batch_size = 128 and learning_starts = 20000"),
     ("train dqn --target-network-frequency 700", "such as [250, 500, 1000]"),

@@ -2,7 +2,7 @@
 
     table      the five rows at its head, of scripts/results/scores.json
     probe      `rlref probe` on a copy of ppo.py with one line changed, as a terminal shows it
-    diagnose   a training at 200 times the default learning rate, its score, and `rlref diagnose` on it, likewise
+    diagnose   a training at 280 times the default learning rate, its score, and `rlref diagnose` on it, likewise
     report     scripts/results/report.png: that run's report, as a browser shows it (Chromium or Chrome must be there)
 
 Each goes between its marks in the README. About two minutes on two cores.
@@ -27,9 +27,10 @@ README = ROOT / "README.md"
 ROWS = ("ppo/CartPole-v1", "dqn/CartPole-v1", "cem/CartPole-v1", "ppo/Breakout-MinAtar", "ppo/gymnasium:Walker2d-v5")
 (BUG,) = (one for one in PPO if one.name == "no bootstrap at truncation")
 PROBES = ("rlref probe ./my_ppo.py --fail-fast", "rlref probe ./my_ppo.py --only truncation_pair")
-SICK = "rlref train ppo --learning-rate 0.05 --total-timesteps 100000 --run-dir runs/sick"
+SICK = "rlref train ppo --learning-rate 0.07 --total-timesteps 100000 --run-dir runs/sick"
 DIAGNOSE = "rlref diagnose runs/sick"
 REPORT = "rlref report runs/sick"
+SHOWN = 9  # lines of what is found
 PICTURE = ROOT / "scripts" / "results" / "report.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
@@ -57,12 +58,12 @@ def probe(folder: Path) -> str:
 
 
 def diagnose(folder: Path) -> str:
-    """The run's score, and what is said of it: what leads, and what it explains, without what is INFO alone."""
+    """The run's score, and what is said of it: what leads, and some of what it explains, without what is INFO alone."""
     command, *said = page.printed(SICK, folder).splitlines()
     score = next(i for i, line in enumerate(said) if " IQM " in line)
-    about, *found = page.printed(DIAGNOSE, folder).split("\nINFO ")[0].splitlines()
+    about, *found = page.printed(DIAGNOSE, folder).splitlines()
     found = [line for line in found if "It explains: INFO" not in line]
-    lines = [command, "[...]", *said[score : score + 2], "[...]", about, *found, "[...]"]
+    lines = [command, "[...]", *said[score : score + 2], "[...]", about, *found[:SHOWN], "[...]"]
     return "```text\n" + "\n".join(lines) + "\n```\n"
 
 

@@ -405,6 +405,7 @@ PPO_RNN = [*MEMORY, *of_ppo()]
 
 # As mutants.METHODS.
 METHODS_RNN = {
+    "what a step led to, with the action before": "no method: a value that is near enough to be learned from",
     "no gradient through time": "truncated backpropagation through time, of one step (Williams & Peng 1990)",
     "gradient through a sequence's last half alone": "truncated backpropagation through time, of half a sequence",
     "learned from a sequence's last step alone": "a loss on the step with the longest past (as Lample & Chaplot 2017 "

@@ -42,8 +42,8 @@ from rlref.stats import last
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "runs" / "calibration"
 RESULTS = ROOT / "scripts" / "results" / "verdicts.json"
+RESULTS_MEMORY = RESULTS.with_name("verdicts-memory.json")
 PAGE = ROOT / "rlref" / "health" / "calibration.md"
-BEGIN, END = "<!-- written by scripts/calibrate_verdicts.py -->\n", "<!-- to here -->\n"
 
 
 class Case(NamedTuple):
@@ -575,14 +575,9 @@ def main() -> None:
         print(tables)
         if not options.even:
             data.pop("rows")  # of every seed: made again from the trainings in seconds
-            found = RESULTS.with_name("verdicts-memory.json") if options.memory else RESULTS
+            found, name = (RESULTS_MEMORY, "memory") if options.memory else (RESULTS, "verdicts")
             found.write_text(json.dumps(data, indent=1) + "\n")
-            if options.memory:
-                page.put(PAGE, "memory", tables.rstrip())
-                return
-            text = PAGE.read_text()
-            before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-            PAGE.write_text(before + BEGIN + tables + END + after)
+            page.put(PAGE, name, tables)
         return
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:

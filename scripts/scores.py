@@ -149,7 +149,7 @@ CHECK_FIRST_SEED = 10_000  # far from those of the table
 LEVEL = 0.01  # of the test against them
 
 
-def parts(name: str) -> tuple[str, str, dict[str, int]]:
+def parsed(name: str) -> tuple[str, str, dict[str, int]]:
     """A benchmark's agent, its environment's ID, and the settings in which it is not as tuned.py has it."""
     agent, _, rest = name.partition("/")
     env_id, _, steps = rest.partition("@")
@@ -158,7 +158,7 @@ def parts(name: str) -> tuple[str, str, dict[str, int]]:
 
 def trained(name: str, folder: Path, num_seeds: int | None, seed: int | None = None) -> Run:
     """The run of a benchmark, from where its folder is; seeds from `seed` on, or from the table's own first."""
-    agent, env_id, settings = parts(name)
+    agent, env_id, settings = parsed(name)
     seed = FIRST_SEED.get(BENCHMARKS[name], 0) if seed is None else seed
     with Terminal() as display:
         display.say(f"{name}, seeds from {seed}")
@@ -179,7 +179,7 @@ def row_of(name: str, run: Run) -> dict[str, Any]:
     assert run.path is not None
     returns = run.metrics[run.score]
     updates = np.unique(np.geomspace(1, returns.shape[1], 80).astype(int)) - 1  # as the picture's axis has it
-    agent, env_id, _ = parts(name)
+    agent, env_id, _ = parsed(name)
     known = tuned.tuned(agent, env_id)
     environment = files.read_json(run.path / "environment.json")
     return {
@@ -223,7 +223,7 @@ def target_text(name: str, row: dict[str, Any]) -> str:
 
 def cells(name: str, r: dict[str, Any]) -> dict[str, str]:
     """A benchmark's row of the table, by column."""
-    agent, env_id, settings = parts(name)
+    agent, env_id, settings = parsed(name)
     low, high = r["iqm_interval_95"]
     undefined = sum(x is None or x != x for x in r["scores"])
     first = FIRST_SEED.get(BENCHMARKS[name])
@@ -380,7 +380,7 @@ def chosen(given: Sequence[str]) -> list[str]:
     """The benchmarks that names stand for. Raises UsageError for one that stands for none."""
     found = {}
     for word in given:
-        found[word] = {n for n, suite in BENCHMARKS.items() if word in (n, suite, *parts(n)[:2])}
+        found[word] = {n for n, suite in BENCHMARKS.items() if word in (n, suite, *parsed(n)[:2])}
         if not found[word]:
             words = [*AGENTS, *SUITES, *OTHER_SUITES]
             raise UsageError(f"there is no benchmark {word}; there are {', '.join([*words, *BENCHMARKS])}")

@@ -106,7 +106,7 @@ def test_a_check_that_could_find_nothing_is_refused(once, tmp_path, capsys):
 def test_names_stand_for_benchmarks():
     assert scores.chosen(["Pendulum-v1"]) == ["ppo/Pendulum-v1", "cem/Pendulum-v1"]
     assert len(scores.chosen(["minatar"])) == 16
-    assert scores.parts("dqn/Breakout-MinAtar@5000000") == ("dqn", "Breakout-MinAtar", {"total_timesteps": 5_000_000})
+    assert scores.parsed("dqn/Breakout-MinAtar@5000000") == ("dqn", "Breakout-MinAtar", {"total_timesteps": 5_000_000})
     assert "dqn/Breakout-MinAtar@5000000" in scores.chosen(["Breakout-MinAtar"])
     assert scores.chosen(["playground"]) == ["ppo/playground:CartpoleBalance", "ppo/playground:CartpoleSwingup"]
 
@@ -135,7 +135,7 @@ def test_the_best_evaluation_is_of_one_moment_over_all_seeds():
 @pytest.mark.parametrize("name", COMMITTED)
 def test_committed_rows_are_what_the_command_beside_them_trains(name):
     row = COMMITTED[name]
-    agent, env_id, settings = scores.parts(name)
+    agent, env_id, settings = scores.parsed(name)
     assert len(row["scores"]) >= scores.NUM_SEEDS[name]
     assert row["iqm"] == pytest.approx(stats.iqm(row["scores"]))
     assert row["status"] == "finished"

@@ -13,6 +13,9 @@ from rlref.version import VERSION
 
 JAX_CONFIG = ("jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")  # change numbers
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "gymnax", "chex", "orbax-checkpoint", "numpy", "scipy")
+SIMULATORS = (
+    "brax", "craftax", "gymnasium", "jumanji", "mujoco", "mujoco-mjx", "navix", "pgx", "playground", "xminigrid",
+)  # fmt: skip
 
 
 def changes(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -21,7 +24,7 @@ def changes(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
         {**x["versions"], **x["jax_config"], **{name: x[name] for name in ("python", "devices", "xla_flags")}}
         for x in (then, now)
     )
-    return [f"{name} was {one.get(name)} and is {x}" for name, x in other.items() if one.get(name) != x]
+    return [f"{name} was {one[name]} and is {x}" for name, x in other.items() if name in one and one[name] != x]
 
 
 def environment(source: Path | None) -> dict[str, Any]:
@@ -29,11 +32,11 @@ def environment(source: Path | None) -> dict[str, Any]:
     import jax
 
     versions: dict[str, str | None] = {"rlref": VERSION}  # of the code that runs, not as it was installed
-    for package in PACKAGES:
+    for package in (*PACKAGES, *SIMULATORS):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
+            versions |= {package: None} if package in PACKAGES else {}
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],

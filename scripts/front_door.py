@@ -24,7 +24,7 @@ from mutants import PPO, plant
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-ROWS = ("ppo/CartPole-v1", "dqn/CartPole-v1", "cem/CartPole-v1", "ppo/Breakout-MinAtar", "ppo/gymnasium:Walker2d-v5")
+ROWS = ("ppo/CartPole-v1", "dqn/CartPole-v1", "cem/CartPole-v1", "ppo/Breakout-MinAtar", "ppo/gymnasium:HalfCheetah-v5")
 (BUG,) = (one for one in PPO if one.name == "no bootstrap at truncation")
 PROBES = ("rlref probe ./my_ppo.py --fail-fast", "rlref probe ./my_ppo.py --only truncation_pair")
 SICK = "rlref train ppo --learning-rate 0.07 --total-timesteps 100000 --run-dir runs/sick"

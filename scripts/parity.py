@@ -35,6 +35,12 @@ LINES = {
     "the value loss without 1/2": ("value_loss = 0.5 * squared_error.mean()", "value_loss = squared_error.mean()"),
 }
 """What differs: rlref's text, and the same as Stable-Baselines3 has it."""
+ABOUT = """\
+`python scripts/parity.py`: the same minibatch, from the same weights, learned from by Stable-Baselines3's PPO and by
+[ppo.py](../../rlref/ppo.py), as it is and with two of its lines as Stable-Baselines3 has them: {lines}.
+Advantages and targets are given to both: of rollouts, time limits and GAE this says nothing. Values are not clipped
+(`clip_vloss`), where the two mean different things.
+"""
 LOGGED = {
     "policy_loss": "policy_gradient_loss", "value_loss": "value_loss", "entropy": "entropy_loss",
     "approx_kl": "approx_kl", "clip_fraction": "clip_fraction",
@@ -196,8 +202,8 @@ def report(found: dict[str, dict[str, dict[str, float]]], packages: str) -> str:
     """Differences, a line for each thing."""
     columns = [(how, kind) for how in found for kind in CASES]
     lines = [
-        f"One minibatch of {BATCH}, {packages}: the largest difference; of gradient and weights, by their largest "
-        "element.",
+        ABOUT.format(lines=" and ".join(LINES)),
+        f"{BATCH} samples, {packages}: the largest difference; of gradient and weights, by their largest element.",
         "",
         f"| | {' | '.join(f'{kind}, {how}' for how, kind in columns)} |",
         "|---|" + "---|" * len(columns),
@@ -205,7 +211,7 @@ def report(found: dict[str, dict[str, dict[str, float]]], packages: str) -> str:
     for name in found["as it is"]["Box"]:
         cells = [f"{found[how][kind][name]:.1e}" for how, kind in columns]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"The two lines: {', and '.join(LINES)}."])
+    return "\n".join(lines)
 
 
 def main() -> int:

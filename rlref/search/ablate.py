@@ -4,7 +4,8 @@
     found.comparison.sentences                              or: rlref ablate ppo
 
 Tricks may substitute for each other, so ablate all the time (Schulman 2016, "Nuts and Bolts"). Only one option is
-changed at a time here: if two do the same, neither seems to matter.
+changed at a time here: if two do the same, neither seems to matter. PPO's `clip_coef` is of ratios and, with
+`clip_vloss`, of values: off, it is off for both.
 """
 
 import dataclasses

@@ -187,18 +187,25 @@ def test_seeds_disagree_from_three_in_ten_on(failed, disagree):
 
 
 @pytest.mark.parametrize(
-    ("ends", "rising", "fires"),
+    ("ends", "shape", "fires"),
     [
-        (100, False, "policy_class_limits"),
-        (np.linspace(99, 102, SEEDS), False, "policy_class_limits"),
-        (np.linspace(85, 115, SEEDS), False, ""),
-        (np.linspace(60, 140, SEEDS), False, "search_limits"),
-        (np.linspace(60, 140, SEEDS), True, ""),
+        (100, "over", "policy_class_limits"),
+        (np.linspace(99, 102, SEEDS), "over", "policy_class_limits"),
+        ([21, *[100] * (SEEDS - 1)], "over", "policy_class_limits"),  # of the middle half it is true
+        (np.linspace(85, 115, SEEDS), "over", ""),
+        (np.linspace(60, 140, SEEDS), "over", "search_limits"),
+        (np.linspace(60, 140, SEEDS), "rising", ""),
+        (np.linspace(60, 140, SEEDS), "falling", ""),
+        (100, "falling", ""),
     ],
 )
-def test_searches_that_are_over_end_alike_or_apart(ends, rising, fires):
+def test_searches_that_are_over_end_alike_or_apart(ends, shape, fires):
     metrics, config = healthy("cem")
-    rise = np.linspace(0, 1, UPDATES) if rising else np.minimum(np.linspace(0, 3, UPDATES), 1)
+    rise = {
+        "over": np.minimum(np.linspace(0, 3, UPDATES), 1),
+        "rising": np.linspace(0, 1, UPDATES),
+        "falling": np.interp(np.arange(UPDATES), [0, 60, 99], [0, 2, 1]),
+    }[shape]
     metrics["mean_policy_return"][:] = 20 + (np.broadcast_to(ends, SEEDS)[:, None] - 20) * rise
     for name in ("policy_class_limits", "search_limits"):
         finding = fired(metrics, config, name)

@@ -30,7 +30,11 @@ def test_a_little_everywhere_is_shown_together_and_scales_do_not_matter():
 
 def test_a_stage_that_chose_an_option_does_not_judge_it():
     given, much = list(range(5)), list(range(10, 15))
-    for option, chose, judges in (("swish", "", "again"), ("layer_norm", "long", "last")):
+    for option, chose, judges in (
+        ("swish", "", "again"),
+        ("layer_norm", "long", "tuned"),
+        ("layer_norm", "last", "tuned"),
+    ):
         rows = {
             f"gymnasium:Hopper-v5 {stage}".strip(): {
                 "summaries": [{"method": "as given", "scores": given}, {"method": option, "scores": scores}]

@@ -103,6 +103,18 @@ def test_a_check_that_could_find_nothing_is_refused(once, tmp_path, capsys):
     assert "2 fresh seeds of cem/SimpleBandit-bsuite against 8 cannot be found lower" in capsys.readouterr().err
 
 
+def test_a_row_of_too_few_seeds_is_left_out_of_a_check_of_many(once, tmp_path, monkeypatch, capsys):
+    _, out, _ = once
+    row = json.loads((out / "scores.json").read_text())[NAME]
+    few = "ppo/gymnasium:Ant-v5"
+    (tmp_path / "scores.json").write_text(json.dumps({NAME: row, few: row | {"scores": row["scores"][:4]}}))
+    monkeypatch.setattr(scores, "trained", lambda name, *_: SimpleNamespace(scores=np.asarray(row["scores"])))
+    assert scores.main(["--check", NAME, few, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert f"left out: 5 fresh seeds of {few} against 4 cannot be found lower" in said
+    assert f"{NAME}: IQM" in said
+
+
 def test_names_stand_for_benchmarks():
     assert scores.chosen(["Pendulum-v1"]) == ["ppo/Pendulum-v1", "cem/Pendulum-v1"]
     assert len(scores.chosen(["minatar"])) == 16
@@ -126,10 +138,12 @@ def test_targets_are_judged_by_what_they_are_of():
 def test_the_best_evaluation_is_of_one_moment_over_all_seeds():
     steps = np.tile(np.arange(1.0, 6.0) * 100, (2, 1))
     returns = np.asarray([[np.nan, 1, np.nan, 9, 4], [np.nan, 2, np.nan, 1, 8]], np.float32)
-    best = scores.best_mean(SimpleNamespace(metrics={"env_steps": steps, "eval_return_greedy": returns}))
-    assert best == {"best_mean": {"mean": 6.0, "std": pytest.approx(8**0.5), "steps": 500}}
+    metrics = {"env_steps": steps, "eval_return_greedy": returns, "eval_return_sampled": returns - 2}
+    best = scores.best_means(SimpleNamespace(metrics=metrics))
+    assert best["best_means"]["greedy"] == {"mean": 6.0, "std": 2.0, "steps": 500}
+    assert best["best_means"]["sampled"] == {"mean": 4.0, "std": 2.0, "steps": 500}
     assert json.loads(json.dumps(best)) == best  # it goes into scores.json
-    assert scores.best_mean(SimpleNamespace(metrics={"env_steps": steps})) == {}
+    assert scores.best_means(SimpleNamespace(metrics={"env_steps": steps})) == {}
 
 
 @pytest.mark.parametrize("name", COMMITTED)

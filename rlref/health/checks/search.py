@@ -66,7 +66,7 @@ def policy_apart(m: Series) -> Measurement:
     tries="larger hidden_sizes, normalize_observations, or another agent; unless there is no more to have",
 )  # fmt: skip
 def policy_class_limits(m: Series) -> Measurement:
-    """All searches have stopped, at one level: the policy's class is what limits, or the task, not the search."""
+    """The middle half of the searches have stopped at one level: the policy's class limits them, or the task."""
     spread, at_end = apart_at_the_end(m)
     return below(spread, 0.05, where=at_end)
 
@@ -77,7 +77,7 @@ def policy_class_limits(m: Series) -> Measurement:
     tries="a larger population, more rollouts, more extra_variance for longer; the best seed shows what can be had",
 )  # fmt: skip
 def search_limits(m: Series) -> Measurement:
-    """All searches have stopped, at different levels: policies of this class can do more than most seeds found."""
+    """Most searches have stopped, at different levels: policies of this class can do more than most seeds found."""
     spread, at_end = apart_at_the_end(m)
     return above(spread, 0.2, where=at_end)
 
@@ -85,7 +85,8 @@ def search_limits(m: Series) -> Measurement:
 def apart_at_the_end(m: Series) -> tuple[np.ndarray, np.ndarray]:
     """How far seeds' scores are apart, to what they have gained; and where that counts: at the end, if all is over.
 
-    It is over if within the last fifth of the training scores have risen by less than a twentieth of the gain.
+    It is over if within the last fifth of the training scores have changed by less than a twentieth of the gain: what
+    falls again has found more than it ends with.
     """
     level = m.smooth(m.score)
     end, before = level[:, -1], m.lagged(level, 0.2)[:, -1]
@@ -95,5 +96,5 @@ def apart_at_the_end(m: Series) -> tuple[np.ndarray, np.ndarray]:
         raise UnknownError("four seeds with returns")
     median = np.median(gain[known])
     low, high = np.quantile(end[known], [0.25, 0.75])
-    over = median > 0 and np.median((end - before)[known]) < 0.05 * median
+    over = median > 0 and abs(np.median((end - before)[known])) < 0.05 * median
     return np.full(m.shape[1], (high - low) / median), (np.arange(m.shape[1]) == m.num_updates - 1) & over

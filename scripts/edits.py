@@ -2393,6 +2393,29 @@ CEM = [
         ),
     ),
     Edit(
+        "elites chosen in two stages",
+        "cem",
+        "twice as many as are needed play again, on other keys, and the best by both plays are the elites (sequential "
+        "halving, Karnin et al. 2013)",
+        ("update",),
+        (
+            (
+                "    elite = elites(score, num_elites)\n",
+                "    promising = elites(score, 2 * num_elites)\n"
+                "    keys_again = jax.random.split(jax.random.fold_in(key_rollout, 1), config.num_rollouts)\n"
+                "    again, steps_again, ended_again, _ = rollout(task, candidates, keys_again, state.seen)\n"
+                "    score = jnp.where(promising, (score + again.mean(axis=1)) / 2, score)\n"
+                "    steps_again, ended_again = (x.sum(where=promising[:, None]) for x in (steps_again, ended_again))\n"
+                "    elite = elites(jnp.where(promising, score, -jnp.inf), num_elites)\n",
+            ),
+            (NEW, NEW.replace("lengths.sum()", "lengths.sum() + steps_again")),
+            (
+                '        "episodes": ended.sum(),\n        "extra_variance"',
+                '        "episodes": ended.sum() + ended_again,\n        "extra_variance"',
+            ),
+        ),
+    ),
+    Edit(
         "rank-weighted refit",
         "cem",
         "better elites weigh more in the refit, log(k + 1/2) - log(rank), as in CMA-ES (Hansen 2016, arXiv:1604.00772)",

@@ -238,9 +238,9 @@ def fresh_rollouts(module: ModuleType) -> None:
         from_fresh_keys("mean_policy_return", score, metrics["mean_policy_return"])
 
 
-def from_fresh_keys(name: str, score: np.ndarray, x: np.ndarray) -> None:
+def from_fresh_keys(name: str, score: np.ndarray, x: np.ndarray, most: float = 0.3) -> None:
     """Raise AssertionError if what was played on WALK once more goes with the scores, `[updates, S]` both."""
-    if not abs(np.corrcoef(score.ravel(), x.ravel())[0, 1]) < 0.3:  # 5 sd of 256 pairs, or more
+    if not abs(np.corrcoef(score.ravel(), x.ravel())[0, 1]) < most:  # .3: 5 sd of 256 pairs, or more
         raise AssertionError(f"the {name} goes with the candidates' scores: it is not from fresh keys")
 
 
@@ -735,8 +735,9 @@ def fresh_elites(module: ModuleType) -> None:
     """What elites return once more, their score less selection_bias, has nothing of the rewards of their choice."""
     metrics = Trial(module, WALK).run(4)
     score, bias = (emitted(metrics, name)[name] for name in ("return_mean", "selection_bias"))
-    # Where candidates share their keys, scores are all return_mean.
-    from_fresh_keys("return of the elites once more", score, score - bias)
+    # Where candidates share their keys, scores are all return_mean; if promising ones are tried again, and chosen by
+    # the mean of it all, what is left of the first return is correlated by 1 / sqrt(2) at most; the same keys give 1.
+    from_fresh_keys("return of the elites once more", score, score - bias, most=0.8)
 
 
 # Rows that episodes show, of other sizes in the first generation than in later ones.

@@ -17,6 +17,7 @@
 An agent may have one field more in its Agent, `memory0`: what it remembers before an episode's first step. Where it is
 not None, `policy` and `value` take what the policy was shown and remembers, and give what it remembers then:
 
+        memory0: an array, or a tree of arrays
         policy: (state, memory, obs, last_action, last_reward, reset) -> as above, memory
         value:  the same -> V, memory
 

@@ -336,8 +336,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "memory_staleness",
-        "distance of the memory at the end of sequences as it was when acting, which the next rollout begins with, "
-        "from that of the parameters after the update, by the latter's norm",
+        "distance of the memory at the end of sequences, as it was when acting, from that of the parameters after the "
+        "update, recomputed from the memory that the sequence began with when acting; by the latter's norm",
         "1",
         "Kapturowski et al. 2019",
         RECURRENT,

@@ -2,7 +2,7 @@
 
     rlref train ppo_rnn    8 seeds of CartPole-v1 without its velocities; `python -m rlref.ppo_rnn` is the same
     python ppo_rnn.py      this file copied elsewhere, without rlref: MemoryChain-bsuite, prints the last update
-    jax.jit(jax.vmap(ppo_rnn.train, in_axes=(None, 0)))(config, keys)        many seeds, from Python
+    jax.jit(jax.vmap(ppo_rnn.train, in_axes=(None, 0)))(config, keys)        many seeds; an env_id of gymnax, or `env`
 
 Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO; `remember` and `unroll` are the memory, and `sequences`
 what it changes in learning. To edit a copy: a cell in `Network`, an optimiser in `make_optimizer`, a metric in
@@ -12,7 +12,7 @@ minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` n
 Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn 007794f7e884; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn b648458aade2; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -52,7 +52,7 @@ def leaf(default: Any, interval: str = "(-inf, inf)", search: tuple[Any, ...] = 
 class Config:
     """Settings of PPO with a memory."""
 
-    env_id: str = static("PositionOnlyCartPole-v1")  # rlref's own; a gymnax id; in rlref's commands also others
+    env_id: str = static("PositionOnlyCartPole-v1")  # rlref's own, and others, in its commands; else gymnax's alone
     total_timesteps: int = static(500_000)  # environment steps of one seed
     num_envs: int = static(8)  # environments stepped side by side in one seed
     num_steps: int = static(128)  # steps of each environment in one rollout
@@ -76,7 +76,7 @@ class Config:
     hidden_sizes: tuple[int, ...] = static((32,))  # units of each hidden layer before the memory
     cell: Literal["gru", "lstm"] = static("gru")  # the memory's kind
     memory_size: int = static(32)  # its units
-    last_inputs: bool = static(True)  # the network also sees the last action and the last reward
+    last_inputs: bool = static(True)  # the network also sees the last action and reward, as they were: not normalised
     activation: Literal["tanh", "relu", "swish"] = static("tanh")  # activation of the hidden layers
     conv_layers: tuple[tuple[int, int, int], ...] = static(((16, 3, 1),))  # of images: features, kernel size, stride
     init_log_std: float = leaf(0.0)  # log standard deviation of every action dimension at the start; for Box actions

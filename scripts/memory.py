@@ -3,8 +3,9 @@
     python scripts/memory.py [NAME ...]        those tasks whose name contains one; without, all
     python scripts/memory.py --speed           instead, updates against PPO's, in turns, on an idle machine: two minutes
 
-Each row is a training of its own, at the agents' defaults but for what `TASKS` says, with the same steps for all three;
-a row that is in the results already is made again only with --again. Writes scripts/results/memory.json, and the table
+Each row is a training of its own, with the same steps for all three: ppo_rnn's at its defaults but for what `TASKS`
+says, PPO's at its own, but for ppo_rnn's values of what is `SHARED`. ppo_rnn sees the last action and reward as well. A
+row that is in the results already is made again only with --again. Writes scripts/results/memory.json, and the table
 in memory.md, in about half an hour on two cores. The score is as in scripts/scores.py: each seed's mean return over its
 last 100 training episodes.
 """
@@ -27,6 +28,7 @@ from rlref import ppo, ppo_rnn, stats
 from rlref.envs import make_env
 from rlref.envs.partial import Stacked
 from rlref.envs.suites import is_installed
+from rlref.settings import in_json, settings_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
 AGENTS = {"ppo_rnn": "PPO with a GRU", "ppo": "PPO", "stacked": "PPO, four observations at a time"}
@@ -40,7 +42,6 @@ SPEEDS: dict[str, dict[str, Any] | None] = {  # None: PPO, with its own two netw
     "32 units, whole rollouts as sequences": {"sequence_length": None},
     "64 units, whole rollouts": {"memory_size": 64, "hidden_sizes": (64,), "sequence_length": None},
 }
-# PPO's settings are those of ppo_rnn where both have them, so that the memory alone differs.
 SHARED = ("learning_rate", "clip_vloss", "normalize_observations", "scale_rewards", "num_envs", "num_steps")
 
 
@@ -74,19 +75,24 @@ TASKS = {
 }
 
 
+def config_of(task: Task, agent: str) -> Any:
+    """A row's settings."""
+    config: Any = ppo_rnn.Config(env_id=task.env_id, **task.settings)
+    if agent == "ppo_rnn":
+        return config
+    return ppo.Config(env_id=task.env_id, **{name: getattr(config, name) for name in ("total_timesteps", *SHARED)})
+
+
 def trained(task: Task, agent: str) -> dict[str, Any]:
     """A row's scores, and what it took."""
     env, params = make_env(task.env_id)
     params = params.replace(**task.params) if task.params else params
-    config: Any = ppo_rnn.Config(env_id=task.env_id, **task.settings)
-    if agent != "ppo_rnn":
-        shared = {name: getattr(config, name) for name in ("total_timesteps", *SHARED)}
-        config = ppo.Config(env_id=task.env_id, **shared)
+    config = config_of(task, agent)
     env = Stacked(env, STACKED) if agent == "stacked" else env
     name = "ppo" if agent == "stacked" else agent
     run = rlref.train(name, config, env=env, env_params=params, num_seeds=task.seeds, run_dir=None, sinks=())
     found = {"scores": run.scores.tolist(), "steps_per_second": run.summary["steps_per_second"]}
-    return found | {"steps": int(run.metrics["env_steps"].max()), "settings": {**task.settings}}
+    return found | {"steps": int(run.metrics["env_steps"].max()), "settings": in_json(settings_of(config))}
 
 
 def cell(row: dict[str, Any] | None) -> str:

@@ -15,10 +15,10 @@ OWN = {
     "resets": "remembered_values memories_apart first_steps later_steps recall_1 recall_4 remembered_limit",
     "final observations": "remembered_finals final_observations remembered_limit known_advantages",
     "memory carried on": "remembered_values memories_apart recall_1 recall_4 recall_16",
-    "sequences": "cut_sequences first_ratio recall_cut exact_batch",
-    "learning through memories": "first_ratio known_losses cut_sequences exact_policy exact_value exact_batch recall_1 "
-    "recall_4 recall_16",
-    "last action and reward": "last_shown first_steps t_maze first_ratio known_losses",
+    "sequences": "cut_sequences losses_apart first_ratio recall_cut exact_batch",
+    "learning through memories": "first_ratio known_losses cut_sequences losses_apart exact_policy exact_value "
+    "exact_batch recall_1 recall_4 recall_16",
+    "last action and reward": "last_shown last_unscaled first_steps t_maze first_ratio known_losses",
     "memory's metrics": "known_memory",
 }
 COMPONENTS_RNN = COMPONENTS["ppo"] | OWN
@@ -190,6 +190,12 @@ SEQUENCES = [
         "sequences",
     ),
     Mutant(
+        "sequences begin without an LSTM's c",
+        "ends = jnp.stack([before,",
+        "ends = jnp.stack([before.at[:, config.memory_size :].set(0.0),",
+        "sequences",
+    ),
+    Mutant(
         "sequences begin with the memory after their first step",
         "before = sequences(config, jnp.concatenate([start[None], rollout.memory[:-1]]))[0]",
         "before = sequences(config, rollout.memory)[0]",
@@ -334,6 +340,21 @@ LAST = [
         "last action and reward",
     ),
     Mutant(
+        "what a step led to, with the reward before",
+        'Seen(info["final_observation"], sent, reward, jnp.zeros_like(ended))',
+        'Seen(info["final_observation"], sent, state.seen.last_reward, jnp.zeros_like(ended))',
+        "last action and reward",
+    ),
+    Mutant(
+        "the last reward scaled in training, and not when playing",  # VecNormalize, and the reward as an input
+        "        seen = Seen(obs, sent, reward, ended)  # `ended` is the next step's reset\n"
+        '        final = Seen(info["final_observation"], sent, reward, jnp.zeros_like(ended))\n',
+        "        shown = reward if state.return_moments is None else reward / reward_scale(state.return_moments)\n"
+        "        seen = Seen(obs, sent, shown, ended)  # `ended` is the next step's reset\n"
+        '        final = Seen(info["final_observation"], sent, shown, jnp.zeros_like(ended))\n',
+        "last action and reward",
+    ),
+    Mutant(
         "the first step shows action 0",
         "jnp.zeros(num_envs), jnp.ones(num_envs, bool))",
         "jnp.zeros(num_envs), jnp.zeros(num_envs, bool))",
@@ -384,12 +405,6 @@ TOLD = [
     Mutant(
         "gradient forward in time", "reset.shape, -1)), reverse=True)[1]", "reset.shape, -1)))[1]", "memory's metrics"
     ),
-    Mutant(
-        "an LSTM's c lost",
-        "jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), c], axis=-1)",
-        "jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), h], axis=-1)",
-        "memory carried on",
-    ),
 ]
 
 
@@ -405,7 +420,6 @@ PPO_RNN = [*MEMORY, *of_ppo()]
 
 # As mutants.METHODS.
 METHODS_RNN = {
-    "what a step led to, with the action before": "no method: a value that is near enough to be learned from",
     "no gradient through time": "truncated backpropagation through time, of one step (Williams & Peng 1990)",
     "gradient through a sequence's last half alone": "truncated backpropagation through time, of half a sequence",
     "learned from a sequence's last step alone": "a loss on the step with the longest past (as Lample & Chaplot 2017 "

@@ -32,7 +32,7 @@ from probes.oracles.base import (
     part,
     settings_in,
 )
-from probes.ways import answered, has_memory, ways
+from probes.ways import answered, has_memory, of_three_actions, ways
 from rlref.contract import ALL, CEM, GRADIENT, PPO
 from rlref.errors import line_of
 
@@ -167,6 +167,26 @@ class Trial:
             self.state, found, _ = self.update(self.state, step)
             metrics.append(found)
         return metrics[0] and {name: np.stack([m[name] for m in metrics]) for name in metrics[0]}
+
+
+def shown_nothing_else(module: ModuleType) -> None:
+    """Raise CannotAskError if what was done last, and paid, changes what the agent says, and no setting ends that."""
+    if "last_inputs" not in settings_in(module) and sees_last(module):
+        raise CannotAskError("its network is shown last actions and rewards, and its Config lacks last_inputs")
+
+
+@functools.cache
+def sees_last(module: ModuleType) -> bool:
+    """Whether last action and reward change the value of an agent with a memory, at its own settings."""
+    agent = of_three_actions(module)
+
+    def say(action: Any, reward: Any) -> Any:
+        seen = agent.memory0, jnp.zeros(1), action, reward, jnp.bool(False)
+        return agent.value(agent.init(jax.random.key(0)), *seen)[0]
+
+    ask = compiled(say)
+    first, *others = (float(ask(jnp.int32(i), jnp.float32(x))) for i, x in ((0, 0), (1, 0), (0, 5)))
+    return any(abs(x - first) > 1e-6 for x in others)
 
 
 @oracle(ALL, "random keys: one is used twice, or comes from a constant")

@@ -29,7 +29,7 @@ from probes.oracles.base import (
     oracle,
     settings_in,
 )
-from probes.oracles.contract import Trial, apart, without_learning
+from probes.oracles.contract import Trial, apart, shown_nothing_else, without_learning
 from probes.ways import answered, has_memory
 from rlref.contract import PPO
 from rlref.errors import in_a_line
@@ -99,7 +99,10 @@ def exact_trial(module: ModuleType, params: Tables, env: Any, **settings: Any) -
     """A trial whose updates are one minibatch each. Raises CannotAskError where that cannot be set."""
     need(module, *EXACT, "num_envs", "num_steps", "learning_rate")
     shape = {"num_envs": 2, "num_steps": 4} if env is ON_ROUNDS else {"num_envs": 1, "num_steps": 7}
-    params, env = (apart(params), APART[env]) if has_memory(module) else (params, env)
+    if has_memory(module):
+        params, env = apart(params), APART[env]
+        if "last_inputs" not in settings:
+            shown_nothing_else(module)
     trial = Trial(module, params, env=env, **(EXACT | shape | {"learning_rate": 0.02} | settings))
     if trial.why:
         raise CannotAskError(trial.why)

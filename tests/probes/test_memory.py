@@ -175,7 +175,29 @@ FAULTS = {  # text, with what; the oracle; what it says
         "as where the network is not shown the last action",
     ),
     "sequences_begin_empty": (
-        "ends = jnp.stack([before,", "ends = jnp.stack([0 * before,", "cut_sequences", "the first ratio is off by",
+        "ends = jnp.stack([before,", "ends = jnp.stack([0 * before,", "cut_sequences", "first_ratio_error is",
+    ),
+    "c_forgotten_where_sequences_begin": (
+        "ends = jnp.stack([before,", "ends = jnp.stack([before.at[:, config.memory_size :].set(0.0),",
+        "cut_sequences", "first_ratio_error is",
+    ),
+    "last_step_alone": (
+        "value_loss = 0.5 * squared_error.mean()", "value_loss = 0.5 * squared_error[-1:].mean()", "losses_apart",
+        "value_loss in sequences of 4 of 12 steps",
+    ),
+    "reward_scaled_in_training": (
+        "        seen = Seen(obs, sent, reward, ended)",
+        "        seen = Seen(obs, sent, reward if state.return_moments is None"
+        " else reward / reward_scale(state.return_moments), ended)",
+        "last_unscaled", "where rewards are scaled",
+    ),
+    "finals_with_the_reward_before": (
+        'info["final_observation"], sent, reward,', 'info["final_observation"], sent, state.seen.last_reward,',
+        "last_shown", "as where what a step leads to is valued with the reward before",
+    ),
+    "finals_with_the_action_before": (
+        'Seen(info["final_observation"], sent,', 'Seen(info["final_observation"], state.seen.last_action,',
+        "last_shown", "as where what a step leads to is valued with the action before",
     ),
     "learning_ignores_resets": (
         "memory = remember(task, params, memory, *x)", "memory = remember(task, params, memory, x[0], 0 * x[1] > 0)",
@@ -221,3 +243,31 @@ def test_oracles_of_memory_are_for_agents_that_have_one():
     with pytest.raises(UsageError) as error:
         check.run("ppo", only=["first_steps"])
     assert "the check 'first_steps' is not for this kind of agent" in str(error.value)
+
+
+@pytest.mark.slow
+def test_agents_that_remember_otherwise_are_not_called_wrong(tmp_path):
+    """An LSTM's carry as a pair; and a network that is always shown the last action and reward, without a setting."""
+    source = inspect.getsource(ppo_rnn)
+    pair = (
+        ("steps_per_update, empty(config))", "steps_per_update, tuple(jnp.split(empty(config), 2)))"),
+        ("        seen = Seen(*(", "        memory = jnp.concatenate(memory)\n        seen = Seen(*("),
+        ("        return jax.tree.map(lambda x: x[0], forward(", "        new = jax.tree.map(lambda x: x[0], forward("),
+        (
+            "memory[None], seen))\n",
+            "memory[None], seen))\n        return *new[:2], tuple(jnp.split(new[2], 2))\n",
+        ),
+    )
+    always = (
+        (next(line for line in source.splitlines(True) if line.startswith("    last_inputs: bool")), ""),
+        ("    if not task.config.last_inputs:\n        return jnp.zeros((seen.reset.shape[0], 0))\n", ""),
+    )
+    for name, edits in (("pair", pair), ("always", always)):
+        edited = source
+        for old, new in edits:
+            assert edited.count(old) == 1, old
+            edited = edited.replace(old, new)
+        (tmp_path / f"{name}.py").write_text(edited)
+        report = check.run(str(tmp_path / f"{name}.py"), only=[*MEMORY_ORACLES], bisect=False)
+        assert not [x.fault for x in report.oracles if x.fault]
+        assert {x.oracle.name for x in report.oracles if x.fault == ""} >= {"remembered_values", "remembered_finals"}

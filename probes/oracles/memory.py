@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnax.environments import spaces
 
 from probes.environments import Tables, Tabular, tables
 from probes.oracles.base import (
@@ -49,8 +50,18 @@ def five(actions: int) -> Tables:
     )
 
 
+class Narrow(Tabular):
+    """The same, whatever is done, in a Box so narrow that what was done is all but 0, as the environment takes it."""
+
+    def action_space(self, params: Tables | None = None) -> spaces.Box:
+        return spaces.Box(-1e-4, 1e-4, (1,))
+
+    def combined(self, action: Any) -> Any:
+        return jnp.int32(0)
+
+
 FIVE, ONE = five(2), five(1)  # of one action it is also known what was done last
-ON_FIVE, ON_ONE = Tabular(FIVE), Tabular(ONE)
+ON_FIVE, ON_ONE, ON_NARROW = Tabular(FIVE), Tabular(ONE), Narrow(ONE)
 STEPS = 11
 AT = np.arange(3 * STEPS) % 5  # the states of three updates
 BEGINS = (AT == 0) | (AT == 3)
@@ -85,11 +96,12 @@ def led(module: ModuleType, env: Any) -> Any:
     """
 
     def of_seed(config: Any, params: Any, state: Any, at: Any, action: Any, reward: Any, reset: Any) -> Any:
-        agent = module.make(config, env, params)
+        agent, space = module.make(config, env, params), env.action_space(params)
 
         def step(memory: Any, x: Any) -> Any:
-            index, *seen = x
-            seen = memory, jnp.asarray(params.obs)[index], *seen
+            index, action, *seen = x
+            action = jnp.broadcast_to(jnp.asarray(action, space.dtype), space.shape)
+            seen = memory, jnp.asarray(params.obs)[index], action, *seen
             (policy, memory), (value, _) = agent.policy(state, *seen), agent.value(state, *seen)
             return memory, (value, policy, memory)
 
@@ -352,6 +364,15 @@ def last_shown(module: ModuleType) -> None:
         if not (cause := cause_of({cause: partial(advantages, *given) for cause, given in others.items()})):
             raise CannotAskError("its advantages are its own")
         raise AssertionError(said + cause)
+
+
+@of_memory("the last action: not as the environment took it, but as it was sampled")
+def last_taken(module: ModuleType) -> None:
+    """Where a Box is so narrow that all actions are cut to nearly 0, values are those of such actions."""
+    need(module, "last_inputs", "num_envs", "num_steps", "learning_rate")
+    trial = Trial(module, ONE, learning_rate=0.0, env=ON_NARROW, num_steps=STEPS, last_inputs=True)
+    if said := differ(trial.run(3), "value", along(module, trial, AT, BEGINS, reward=PAID)[0]):
+        raise AssertionError(f"where actions are cut to nearly 0, {said}")
 
 
 @of_memory("the last reward, in units that playing does not know")

@@ -203,6 +203,10 @@ FAULTS = {  # text, with what; the oracle; what it says
         "memory = remember(task, params, memory, *x)", "memory = remember(task, params, memory, x[0], 0 * x[1] > 0)",
         "first_ratio", "the first ratio is off by",
     ),
+    "action_as_sampled": (
+        "seen = Seen(obs, sent,", "seen = Seen(obs, action.astype(sent.dtype).reshape(sent.shape),", "last_taken",
+        "where actions are cut to nearly 0, value_",
+    ),
     "kl_reversed": ("policy.kl(without).mean()", "without.kl(policy).mean()", "known_memory", "memory_kl, to what it"),
     "no_gradient_through_time": (
         "memory = remember(task, params, memory, *x)",

@@ -334,6 +334,15 @@ def episode_metrics(module: ModuleType) -> None:
 KNOWN: dict[str, Any] = {"gamma": 0.9, "gae_lambda": 0.7}
 
 
+def traced(reward: Any, value: Any, after: Any, terminated: np.ndarray, ended: np.ndarray) -> np.ndarray:
+    """Generalised advantages `[..., T]` of rollouts, with `KNOWN`; `after` is what each step led to is worth."""
+    gamma, gae_lambda = KNOWN.values()
+    advantage = np.asarray(reward + gamma * ~terminated * after - value)
+    for t in range(advantage.shape[-1] - 2, -1, -1):
+        advantage[..., t] += gamma * gae_lambda * ~ended[..., t] * advantage[..., t + 1]
+    return advantage
+
+
 @oracle(PPO, "the recording of a rollout's values and episodes", DEFINITION)
 def known_rollout(module: ModuleType) -> None:
     """Where each step is known beforehand, what is reported of it is too; where nothing is learned, nothing moves."""
@@ -448,7 +457,6 @@ def compare_three(
     module: ModuleType, asked: tuple[str, ...], params: Tables, num_steps: int, learning_rate: float
 ) -> None:
     """The same, of rollouts of some length."""
-    gamma, gae_lambda = KNOWN.values()
     trial = Trial(module, params, learning_rate=learning_rate, num_steps=num_steps, **KNOWN)
     next_state, reward = params.next[:, 0], params.reward[:, 0].astype(np.float64)
     terminated, ended = params.terminated[:, 0], (params.terminated | params.truncated)[:, 0]
@@ -457,10 +465,7 @@ def compare_three(
         trial.state, got, (value, policy, *_) = trial.update(trial.state, step)
         at = (num_steps * step + np.arange(num_steps)) % 4
         v = value.astype(np.float64)[:, at]  # [S, T]
-        delta = reward[at] + gamma * ~terminated[at] * value[:, next_state[at]] - v
-        advantage = delta.copy()
-        for t in range(num_steps - 2, -1, -1):
-            advantage[:, t] += gamma * gae_lambda * (not ended[at[t]]) * advantage[:, t + 1]
+        advantage = traced(reward[at], v, value[:, next_state[at]], terminated[at], ended[at])
         target = advantage + v
         finished = int(ended[at].sum())
         returns += [{1: -1.0, 3: 3.5}.get(int(s), math.nan) for s in at if ended[s] for _ in range(7)]  # on CYCLE

@@ -29,7 +29,7 @@ from probes.oracles.base import (
     oracle,
     settings_in,
 )
-from probes.oracles.contract import Trial, apart, shown_nothing_else, without_learning
+from probes.oracles.contract import KNOWN, Trial, apart, shown_nothing_else, traced, without_learning
 from probes.ways import answered, has_memory
 from rlref.contract import PPO
 from rlref.errors import in_a_line
@@ -77,7 +77,6 @@ class Samples(NamedTuple):
     log_prob: np.ndarray
 
 
-GAMMA, LAMBDA = 0.9, 0.7
 EXACT: dict[str, Any] = {
     "num_minibatches": 1,
     "update_epochs": 3,
@@ -85,8 +84,7 @@ EXACT: dict[str, Any] = {
     "target_kl": None,
     "norm_adv": True,
     "clip_vloss": True,
-    "gamma": GAMMA,
-    "gae_lambda": LAMBDA,
+    **KNOWN,
     "clip_coef": 0.1,
     "ent_coef": 0.0,
     "vf_coef": 0.0,
@@ -114,10 +112,7 @@ def advantages(params: Any, state: np.ndarray, action: np.ndarray, value: np.nda
     leads_to, reward = params.next[state, action], params.reward[state, action].astype(np.float64)
     terminated, truncated = params.terminated[state, action], params.truncated[state, action]
     seeds = np.arange(SEEDS)[:, None]
-    advantage = reward + GAMMA * ~terminated * value[seeds, leads_to] - value[seeds, state]
-    for t in range(state.shape[1] - 2, -1, -1):
-        advantage[:, t] += GAMMA * LAMBDA * ~(terminated | truncated)[:, t] * advantage[:, t + 1]
-    return advantage
+    return traced(reward, value[seeds, state], value[seeds, leads_to], terminated, terminated | truncated)
 
 
 def samples_of(

@@ -29,7 +29,7 @@ from probes.oracles.base import (
     emitted,
     need,
 )
-from probes.oracles.contract import KNOWN, Trial, apart, shown_nothing_else
+from probes.oracles.contract import KNOWN, Trial, apart, shown_nothing_else, traced
 from probes.oracles.exact_ppo import LINE, ON_LINE, actions_on_line, exact_trial
 from rlref.contract import PPO
 
@@ -88,6 +88,19 @@ def of_memory(isolates: str, holds: str = TRUTH) -> Callable[[Callable[[ModuleTy
     return add
 
 
+def shown(env: Any, params: Any, index: Any, action: Any, *others: Any) -> Any:
+    """What an agent is shown in a state of the table, beside its memory."""
+    space = env.action_space(params)
+    return jnp.asarray(params.obs)[index], jnp.broadcast_to(jnp.asarray(action, space.dtype), space.shape), *others
+
+
+def for_seeds(at: Any, *others: Any) -> list[np.ndarray]:
+    """States, last actions and rewards, and resets, each as `[S, T]`."""
+    kinds = np.int32, np.int32, np.float32, bool
+    shape = SEEDS, np.shape(at)[-1]
+    return [np.broadcast_to(np.asarray(x, kind), shape) for x, kind in zip((at, *others), kinds, strict=True)]
+
+
 @functools.cache
 def led(module: ModuleType, env: Any) -> Any:
     """(config, tables, states, states of the table `[S, T]`, actions, rewards, resets) -> values, policies, memories.
@@ -96,12 +109,10 @@ def led(module: ModuleType, env: Any) -> Any:
     """
 
     def of_seed(config: Any, params: Any, state: Any, at: Any, action: Any, reward: Any, reset: Any) -> Any:
-        agent, space = module.make(config, env, params), env.action_space(params)
+        agent = module.make(config, env, params)
 
         def step(memory: Any, x: Any) -> Any:
-            index, action, *seen = x
-            action = jnp.broadcast_to(jnp.asarray(action, space.dtype), space.shape)
-            seen = memory, jnp.asarray(params.obs)[index], action, *seen
+            seen = memory, *shown(env, params, *x)
             (policy, memory), (value, _) = agent.policy(state, *seen), agent.value(state, *seen)
             return memory, (value, policy, memory)
 
@@ -112,11 +123,7 @@ def led(module: ModuleType, env: Any) -> Any:
 
 def along(module: ModuleType, trial: Trial, at: Any, reset: Any, action: Any = 0, reward: Any = 0.0) -> Any:
     """What the agent of a trial says at its state along steps `[T]` or `[S, T]`; see `led`."""
-
-    def wide(x: Any, kind: Any) -> np.ndarray:
-        return np.broadcast_to(np.asarray(x, kind), (SEEDS, np.shape(at)[-1]))
-
-    given = wide(at, np.int32), wide(action, np.int32), wide(reward, np.float32), wide(reset, bool)
+    given = for_seeds(at, action, reward, reset)
     return jax.device_get(led(module, trial.env)(trial.config, trial.params, trial.state, *given))
 
 
@@ -130,8 +137,8 @@ def leading_on(module: ModuleType, env: Any) -> Any:
     def of_seed(config: Any, params: Any, state: Any, *steps: Any) -> Any:
         agent = module.make(config, env, params)
 
-        def say(memory: Any, index: Any, *seen: Any) -> Any:
-            return agent.value(state, memory, jnp.asarray(params.obs)[index], *seen)[0]
+        def say(memory: Any, *x: Any) -> Any:
+            return agent.value(state, memory, *shown(env, params, *x))[0]
 
         return jax.vmap(say)(*steps)
 
@@ -142,22 +149,8 @@ def led_to(
     module: ModuleType, trial: Trial, memory: Any, to: Any, reset: Any = False, action: Any = 0, reward: Any = 0.0
 ) -> np.ndarray:
     """Values `[S, T]` of states `to` `[T]` by memories `[S, T, ...]`; see `leading_on`."""
-    given = [
-        np.broadcast_to(np.asarray(x, kind), (SEEDS, len(to)))
-        for x, kind in ((to, np.int32), (action, np.int32), (reward, np.float32), (reset, bool))
-    ]
+    given = for_seeds(to, action, reward, reset)
     return np.asarray(leading_on(module, trial.env)(trial.config, trial.params, trial.state, memory, *given))
-
-
-def traced(params: Any, at: np.ndarray, reward: Any, value: np.ndarray, after: np.ndarray, rollout: int) -> np.ndarray:
-    """Advantages `[S, T]` of steps in states `at` `[T]`, in rollouts of so many, by what they led to is worth."""
-    gamma, gae_lambda = KNOWN.values()
-    terminated, ended = params.terminated[at, 0], (params.terminated | params.truncated)[at, 0]
-    advantage = reward + gamma * ~terminated * after - value
-    for t in range(len(at) - 2, -1, -1):
-        if (t + 1) % rollout:  # each rollout for itself
-            advantage[:, t] += gamma * gae_lambda * ~ended[t] * advantage[:, t + 1]
-    return advantage
 
 
 @functools.cache
@@ -292,7 +285,7 @@ def remembered_finals(module: ModuleType) -> None:
         raise CannotAskError("its values are not those that it says")
     reward, leads_to = ONE.reward[AT, 0], ONE.next[AT, 0]
     ended = (ONE.terminated | ONE.truncated)[AT, 0]
-    shown = np.where(ended, ONE.after[AT, 0], leads_to)
+    first = np.where(ended, ONE.after[AT, 0], leads_to)
     empty = jax.tree.map(lambda x, start: np.broadcast_to(start, x.shape), memory, trial.agent.memory0)
     old = jax.tree.map(lambda x, start: np.concatenate([start[:, :1], x[:, :-1]], axis=1), memory, empty)
     before = jax.tree.map(lambda x, start: np.where(BEGINS.reshape(-1, *[1] * (x.ndim - 2)), start, x), old, empty)
@@ -301,7 +294,8 @@ def remembered_finals(module: ModuleType) -> None:
         return led_to(module, trial, memory, to, reset, reward=reward)
 
     def says(after: np.ndarray) -> str:
-        return differ(found, "advantage", traced(ONE, AT, reward, value, after, STEPS))
+        rollouts = (x.reshape(*x.shape[:-1], 3, STEPS) for x in (reward, value, after, ONE.terminated[AT, 0], ended))
+        return differ(found, "advantage", traced(*rollouts).reshape(SEEDS, -1))
 
     if said := says(valued(memory, leads_to)):
         next_first = "a final observation's value is that of the next episode's first"
@@ -311,8 +305,8 @@ def remembered_finals(module: ModuleType) -> None:
             "what a step leads to is valued with the memory before that step": valued(before, leads_to),
             "what a step leads to is valued with the memory before it, be it another episode's": valued(old, leads_to),
             "what a step leads to is valued as if it had not been seen": value,
-            next_first: valued(memory, shown, ended),
-            f"{next_first}, with the old memory": valued(memory, shown),
+            next_first: valued(memory, first, ended),
+            f"{next_first}, with the old memory": valued(memory, first),
         }
         if not (cause := cause_of({cause: partial(says, after) for cause, after in others.items()})):
             raise CannotAskError("its advantages are its own")
@@ -322,7 +316,7 @@ def remembered_finals(module: ModuleType) -> None:
 @of_memory("the last action and the last reward, which the network is shown")
 def last_shown(module: ModuleType) -> None:
     """Values are those of a network that is shown what was done last and what it paid, or nothing in a first step."""
-    trial = exact_trial(module, LINE, ON_LINE, learning_rate=0.0, last_inputs=True, **KNOWN)
+    trial = exact_trial(module, LINE, ON_LINE, learning_rate=0.0, last_inputs=True)
     found = trial.run(1)
     action = actions_on_line(emitted(found, "reward_mean")["reward_mean"][0])
     at, reward = np.arange(7), np.take_along_axis(LINE.reward[None, :7], action[..., None], -1)[..., 0]
@@ -347,9 +341,12 @@ def last_shown(module: ModuleType) -> None:
 
     value, _, memory = along(module, trial, at, begins, late(action), late(reward))
 
+    line: Any = trial.params
+    leads_to, terminated, truncated = (x[at, 0] for x in (line.next, line.terminated, line.truncated))
+
     def advantages(action: Any, reward_shown: Any) -> str:
-        after = led_to(module, trial, memory, trial.params.next[at, 0], action=action, reward=reward_shown)
-        return differ(found, "advantage", traced(trial.params, at, reward, value, after, len(at)), 1e-4)
+        after = led_to(module, trial, memory, leads_to, action=action, reward=reward_shown)
+        return differ(found, "advantage", traced(reward, value, after, terminated, terminated | truncated), 1e-4)
 
     if said := advantages(action, reward):
         with_last = "what a step leads to is valued with the"

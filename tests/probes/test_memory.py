@@ -86,11 +86,13 @@ def test_agents_without_a_memory_are_asked_by_name_alone():
     assert "the check 'recall_1' is not for this kind of agent" in str(error.value)
 
 
-def copy(tmp_path, name, old="", new=""):
+def copy(tmp_path, name, *changes):
     source = inspect.getsource(ppo_rnn)
-    assert source.count(old) == 1 or not old
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
     path = tmp_path / f"{name}.py"
-    path.write_text(source.replace(old, new) if old else source)
+    path.write_text(source)
     spec = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -123,7 +125,7 @@ def test_a_planted_bug_fails_where_the_right_agent_passes(name, tmp_path):
     (right,) = check.run(copy(tmp_path, "right"), only=[rung], num_seeds=8).rungs
     assert right.ok
     assert not right.slow
-    (wrong,) = check.train_group(copy(tmp_path, name, old, new), "ppo", [MEMORY[rung]], range(8))
+    (wrong,) = check.train_group(copy(tmp_path, name, (old, new)), "ppo", [MEMORY[rung]], range(8))
     assert wrong.failures >= 6
     if cause:
         case, answer = list(wrong.rows())[wrong.worst]
@@ -219,7 +221,7 @@ FAULTS = {  # text, with what; the oracle; what it says
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_oracle_of_memory_fails_on_a_planted_fault(name, tmp_path):
     old, new, oracle, said = FAULTS[name]
-    (asked,) = check.run(copy(tmp_path, name, old, new), only=[oracle], bisect=False).oracles
+    (asked,) = check.run(copy(tmp_path, name, (old, new)), only=[oracle], bisect=False).oracles
     assert said in asked.fault
 
 
@@ -252,7 +254,6 @@ def test_oracles_of_memory_are_for_agents_that_have_one():
 @pytest.mark.slow
 def test_agents_that_remember_otherwise_are_not_called_wrong(tmp_path):
     """An LSTM's carry as a pair; and a network that is always shown the last action and reward, without a setting."""
-    source = inspect.getsource(ppo_rnn)
     pair = (
         ("steps_per_update, empty(config))", "steps_per_update, tuple(jnp.split(empty(config), 2)))"),
         ("        seen = Seen(*(", "        memory = jnp.concatenate(memory)\n        seen = Seen(*("),
@@ -263,15 +264,10 @@ def test_agents_that_remember_otherwise_are_not_called_wrong(tmp_path):
         ),
     )
     always = (
-        (next(line for line in source.splitlines(True) if line.startswith("    last_inputs: bool")), ""),
+        (next(x for x in inspect.getsource(ppo_rnn).splitlines(True) if x.startswith("    last_inputs: bool")), ""),
         ("    if not task.config.last_inputs:\n        return jnp.zeros((seen.reset.shape[0], 0))\n", ""),
     )
     for name, edits in (("pair", pair), ("always", always)):
-        edited = source
-        for old, new in edits:
-            assert edited.count(old) == 1, old
-            edited = edited.replace(old, new)
-        (tmp_path / f"{name}.py").write_text(edited)
-        report = check.run(str(tmp_path / f"{name}.py"), only=[*MEMORY_ORACLES], bisect=False)
+        report = check.run(copy(tmp_path, name, *edits), only=[*MEMORY_ORACLES], bisect=False)
         assert not [x.fault for x in report.oracles if x.fault]
         assert {x.oracle.name for x in report.oracles if x.fault == ""} >= {"remembered_values", "remembered_finals"}

@@ -10,6 +10,8 @@ The score is the mean return of a seed's last 100 training episodes.
     --long     instead, from swish, what else might be worth it: five seeds more, of 5e5 steps
     --last     instead, what looked worth it there, on ten seeds more
     --tuned    instead, rlref/tuned.py's settings with and without layer norm, on the seeds of scores.md
+    --rows     instead, nothing is trained: the rows of a scores.json, which has those seeds with layer norm trained
+               again, against both of --tuned
 
 Runs are folders under --run-dir; stopped, the same command goes on where it was. Writes scripts/results/ablation.json,
 and the tables in ablation.md, as an environment is done: each takes about an hour on two cores.
@@ -24,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import page
 import ppo_options
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu, rankdata
 
 from rlref import stats, tuned
 from rlref.cli import use_compilation_cache
@@ -131,6 +133,25 @@ def together(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def rows_again(tuned_rows: dict[str, Any], scores: dict[str, Any]) -> str:
+    """A table of rows of scores.md, with layer norm, against those of --tuned without it, and with it."""
+    lines = [
+        "| layer norm, trained again, against | P(a seed is better), difference of IQMs, p | p over environments |",
+        "|---|---|---|",
+    ]
+    for arm, what in (("as given", "none"), ("layer_norm", "layer norm, as first trained")):
+        cells, group = [], []
+        for env_id in STAGES["tuned"].envs:
+            arms = {x["method"]: np.asarray(x["scores"]) for x in tuned_rows[f"{env_id} tuned"]["summaries"]}
+            x, y = np.asarray(scores[f"ppo/{env_id}"]["scores"], float), arms[arm]
+            better = stats.probability_of_improvement([x], [y]).value
+            p = mannwhitneyu(x, y).pvalue
+            cells.append(f"{env_id.partition(':')[2]} {better:.2f}, {stats.iqm(x) - stats.iqm(y):+.0f}, {p:.2g}")
+            group.append((env_id, x, y))
+        lines.append(f"| {what} | {'; '.join(cells)} | {stratified(group):.2g} |")
+    return "\n".join(lines)
+
+
 def stratified(group: list[tuple[str, np.ndarray, np.ndarray]], draws: int = 20_000) -> float:
     """The two-sided p of van Elteren's rank test (1960), in which seeds change places within an environment alone."""
     random = np.random.default_rng(0)
@@ -151,8 +172,15 @@ def main() -> int:
     stages.add_argument("--long", dest="stage", action="store_const", const="long")
     stages.add_argument("--last", dest="stage", action="store_const", const="last")
     stages.add_argument("--tuned", dest="stage", action="store_const", const="tuned")
+    stages.add_argument("--rows", type=Path, nargs="?", const=RESULTS / "scores.json", metavar="FILE")
     parser.add_argument("--run-dir", type=Path, default=HERE.parent / "runs" / "ablation")
     options = parser.parse_args()
+    if options.rows:
+        text = rows_again(json.loads((RESULTS / "ablation.json").read_text()), json.loads(options.rows.read_text()))
+        if options.rows == RESULTS / "scores.json":
+            page.put(RESULTS / "ablation.md", "scripts/ablation.py --rows", text)
+        print(text)
+        return 0
     use_compilation_cache()
     options.run_dir.mkdir(parents=True, exist_ok=True)
     trial, path = options.run_dir / "ppo_options.py", RESULTS / "ablation.json"

@@ -1,6 +1,7 @@
 """Actions that are not always all allowed, and several choices at a time."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -127,6 +128,20 @@ def test_a_multi_discrete_space_has_a_choice_and_options_for_each():
     for sizes in ((), (2, 0)):
         with pytest.raises(ValueError, match=r"nvec is .*; it must be at least one number"):
             MultiDiscrete(sizes)
+
+
+@pytest.mark.parametrize("sizes", [(2, 0), ((2, 3), (2, 3)), (2.0, 3.0)])
+def test_anyone_s_multi_discrete_space_must_have_options(sizes):
+    class Wrong(Locks):
+        def action_space(self, params=None):
+            space = super().action_space()
+            space.nvec = np.array(sizes)
+            return space
+
+    said = "nvec is .*; it must be one row of whole numbers, each of them 1 or more"
+    with pytest.raises(UsageError, match=said):
+        rlref.train("ppo", env=Wrong(), num_seeds=1)
+    assert re.search(said, inspect("wrong", env=Wrong(), episodes=5).findings[0].title)
 
 
 def test_anyone_s_multi_discrete_space_is_taken():

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from rlref.envs import suites
 from rlref.errors import UsageError, in_a_line
 
@@ -30,6 +32,9 @@ def check_host(env: Any) -> None:
 def check_interface(env: Any, params: Any, env_id: str) -> None:
     """Raise UsageError unless `env` speaks gymnax >= 1.0, found out without running it."""
     import jax
+
+    if wrong := choices_fault(env.action_space(params)):
+        raise UsageError(f"{env_id}: {wrong}")
 
     def one_step(key: Any) -> Any:
         _, state = env.reset(key, params)
@@ -70,6 +75,14 @@ def check_interface(env: Any, params: Any, env_id: str) -> None:
         raise UsageError(f"{env_id}: the observation and the final observation must have one dtype, not {dtypes}")
     if wrong := mask_fault(space, env.action_space(params)):
         raise UsageError(f"{env_id}: {wrong}")
+
+
+def choices_fault(action_space: Any) -> str:
+    """What is wrong with how many options an action's choices have, in words; nothing if they are not several."""
+    nvec = np.asarray(getattr(action_space, "nvec", [1]))
+    if nvec.ndim == 1 and nvec.size and nvec.dtype.kind in "iu" and nvec.min() >= 1:
+        return ""
+    return f"the action space's nvec is {nvec.tolist()}; it must be one row of whole numbers, each of them 1 or more"
 
 
 def mask_fault(obs_space: Any, action_space: Any) -> str:

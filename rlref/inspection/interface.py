@@ -14,7 +14,7 @@ import numpy as np
 from rlref.envs.episodes import random_action
 from rlref.envs.gymnax_envs import describe, imported_gymnax
 from rlref.envs.ids import make_env
-from rlref.envs.interface import check_complete, mask_fault
+from rlref.envs.interface import check_complete, choices_fault, mask_fault
 from rlref.envs.suites import SUITES
 from rlref.errors import UsageError, first_line, in_a_line, is_users
 from rlref.health.findings import Finding
@@ -68,9 +68,10 @@ def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
             raise UnusableError("space_wrong", f"{name} is Discrete({space.n}): no whole number of at least 1")
         if not any(hasattr(space, kind) for kind in ("n", "low", "nvec")):
             say(found("space_kind", f"{name} is a {type(space).__name__}"))
-    if wrong := mask_fault(spaces["observation_space"], spaces["action_space"]):
+    actions = spaces["action_space"]
+    if wrong := choices_fault(actions) or mask_fault(spaces["observation_space"], actions):
         raise UnusableError("space_wrong", wrong)
-    sample = _sampler(spaces["action_space"], spaces["observation_space"], say)
+    sample = _sampler(actions, spaces["observation_space"], say)
 
     def reset(key: jax.Array) -> Any:
         out = env.reset(key, params)

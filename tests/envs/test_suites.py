@@ -19,7 +19,7 @@ from gymnax.environments import environment
 from helpers import SMALL, child_environment
 
 import rlref
-from rlref import tuned
+from rlref import ppo, tuned
 from rlref.cli import main
 from rlref.envs import episodes, listing, make_env, suites
 from rlref.envs.ids import resolved
@@ -655,6 +655,46 @@ def test_a_mask_beside_what_gymnasium_shows_is_kept_to_by_several_choices():
     assert run.metrics["return_mean"][:, -1].tolist() == [9, 9]  # nothing has raised
     with pytest.raises(UsageError, match=r"action_mask of 5 for the action space MultiBinary\(4\)"):
         make_env("test_suites:switches")
+
+
+class Pictured(gymnasium.Env):
+    """One image, or whatever `what` is of, beside a mask of two actions."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, what=None, mask=(1, 0), seen=None):
+        self.what = gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8) if what is None else what
+        self.observation_space = gymnasium.spaces.Dict(
+            {"action_mask": gymnasium.spaces.MultiBinary(2), "what": self.what}
+        )
+        seen = np.full((10, 10, 3), 200, np.uint8) if seen is None else seen
+        self.given = {"what": seen} | ({} if mask is None else {"action_mask": np.array(mask, np.int8)})
+
+    def reset(self, *, seed=None, options=None):
+        return self.given, {}
+
+    def step(self, action):
+        return self.given, 0.0, False, False, {}
+
+
+def test_one_thing_beside_a_mask_is_as_it_would_be_alone():
+    env = GymnasiumEnv("pictured", Pictured)
+    space = env.observation_space(env.default_params)
+    obs, _ = env.reset(jax.random.key(0), env.default_params)
+    x = ppo.features(obs[None], space)
+    assert (x.shape, float(x.max())) == ((1, 10, 10, 3), pytest.approx(200 / 255))
+    assert ppo.without_mask(obs[None], space)[2].tolist() == [[True, False]]
+    rooms = GymnasiumEnv("rooms", lambda: Pictured(gymnasium.spaces.Discrete(5, start=3), seen=4))
+    obs, _ = rooms.reset(jax.random.key(0), rooms.default_params)
+    assert ppo.features(obs[None], rooms.observation_space(rooms.default_params)).tolist() == [[0, 1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"), [((1, 0, 1), "its space says 2 numbers"), (None, "lacks action_mask, which its space has")]
+)
+def test_a_mask_that_is_not_as_its_space_says_is_told_before_anything_is_compiled(mask, said):
+    with pytest.raises(UsageError, match=said):
+        GymnasiumEnv("pictured", lambda: Pictured(mask=mask))
 
 
 def test_an_environment_of_gymnasium_is_adapted_where_it_can_be_made_again():

@@ -104,8 +104,17 @@ class Gymnasium:
         return self.shown(obs), reward, bool(terminated), bool(truncated), info
 
     def shown(self, obs: Any) -> np.ndarray:
-        mask = np.ravel(obs["action_mask"]) if self.mask_size else ()
-        obs = {name: obs[name] for name in self.seen} if self.mask_size else obs
+        if not self.mask_size:
+            return self.without_mask(obs)
+        if missing := [name for name in self.env.observation_space if name not in obs]:
+            raise ValueError(f"an observation lacks {', '.join(missing)}, which its space has")
+        mask = np.ravel(obs["action_mask"])
+        if mask.size != self.mask_size or mask.dtype.kind not in "biuf":
+            raise ValueError(f"an observation's action_mask is {mask}, and its space says {self.mask_size} numbers")
+        others = [name for name in self.env.observation_space if name != "action_mask"]
+        return np.append(self.without_mask(obs[others[0]] if len(others) == 1 else obs), mask)
+
+    def without_mask(self, obs: Any) -> np.ndarray:
         if isinstance(self.seen, spaces.Box):
             obs = np.asarray(obs)
             if obs.shape != self.seen.shape:
@@ -115,9 +124,11 @@ class Gymnasium:
                 raise ValueError(
                     f"an observation of {obs.dtype} has numbers that its space's {self.seen.dtype} has not"
                 )
-        elif not isinstance(self.seen, spaces.Discrete):
+        elif isinstance(self.seen, spaces.Discrete):
+            obs = obs - self.seen.start
+        else:
             obs = spaces.flatten(self.seen, obs)
-        return np.append(obs, mask) if self.mask_size else obs
+        return obs
 
     def picture(self) -> np.ndarray:
         with opengl() if self.mujoco else contextlib.nullcontext():
@@ -152,7 +163,10 @@ class GymnasiumEnv(SuiteEnv):
         self.observations, self.actions = observations_of(first, self.id), actions_of(first, self.id)
         played = Gymnasium(first)
         self.action_field = Field(self.actions.shape, self.actions.dtype)
-        begun = played.reset(0)
+        try:
+            begun = played.reset(0)
+        except Exception as error:  # the environment's own code: anything can come
+            raise UsageError(f"{self.id} fails in its reset: {with_place(error)}") from error
         saved = played.save()
         self.metrics = self.metrics_of(played, begun)
         first.close()
@@ -294,29 +308,35 @@ def hashed(token: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def apart(env: gymnasium.Env) -> tuple[Any, int]:
-    """The space of what networks are to see, and how long the action mask is, in a Dict's `action_mask`, beside it."""
+    """The space of what networks are to see, and how long the action mask is, in a Dict's `action_mask`, beside it.
+
+    One thing beside the mask is as it would be alone: an image stays one.
+    """
     space = env.observation_space
     if not isinstance(space, spaces.Dict) or "action_mask" not in space.spaces:
         return space, 0
     others = {name: x for name, x in space.spaces.items() if name != "action_mask"}
-    return spaces.Dict(others), int(np.prod(space.spaces["action_mask"].shape or ()))
+    return next(iter(others.values())) if len(others) == 1 else spaces.Dict(others), int(
+        np.prod(space.spaces["action_mask"].shape or ())
+    )
 
 
 def observations_of(env: gymnasium.Env, name: str) -> Any:
     space, mask_size = apart(env)
     if isinstance(space, spaces.Dict) and not space.spaces:
         raise UsageError(f"{name} shows nothing but an action_mask: there is nothing to learn from")
-    if isinstance(space, spaces.Discrete) and space.start == 0:
-        return discrete(int(space.n))
-    if not isinstance(space, spaces.Box):
+    if not isinstance(space, spaces.Box | spaces.Discrete):
         try:
             space = spaces.flatten_space(space)
         except NotImplementedError:
             raise UsageError(f"{name} has the observation space {space}, which cannot be flattened") from None
         if not isinstance(space, spaces.Box):
             raise UsageError(f"{name} has the observation space {space}, which cannot be flattened")
-    dtype = np.uint8 if space.dtype == np.uint8 else np.float32
-    seen = box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
+    if isinstance(space, spaces.Discrete):
+        seen = discrete(int(space.n))
+    else:
+        dtype = np.uint8 if space.dtype == np.uint8 else np.float32
+        seen = box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype)
     if not mask_size:
         return seen
     masked = Masked(seen, mask_size)

@@ -9,6 +9,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+import page  # noqa: E402
 import scores  # noqa: E402
 
 from rlref import stats, tuned  # noqa: E402
@@ -139,11 +140,30 @@ def test_the_best_evaluation_is_of_one_moment_over_all_seeds():
     steps = np.tile(np.arange(1.0, 6.0) * 100, (2, 1))
     returns = np.asarray([[np.nan, 1, np.nan, 9, 4], [np.nan, 2, np.nan, 1, 8]], np.float32)
     metrics = {"env_steps": steps, "eval_return_greedy": returns, "eval_return_sampled": returns - 2}
-    best = scores.best_means(SimpleNamespace(metrics=metrics))
-    assert best["best_means"]["greedy"] == {"mean": 6.0, "std": 2.0, "steps": 500}
-    assert best["best_means"]["sampled"] == {"mean": 4.0, "std": 2.0, "steps": 500}
-    assert json.loads(json.dumps(best)) == best  # it goes into scores.json
-    assert scores.best_means(SimpleNamespace(metrics={"env_steps": steps})) == {}
+    kept = scores.evaluations(SimpleNamespace(metrics=metrics))
+    assert json.loads(json.dumps(kept)) == kept  # it goes into scores.json
+    assert kept["evaluations"]["steps"] == [200, 400, 500]
+    assert scores.best_mean(kept["evaluations"]["greedy"]) == (6, 2)
+    assert scores.best_mean(kept["evaluations"]["sampled"]) == (4, 2)
+    assert scores.evaluations(SimpleNamespace(metrics={"env_steps": steps})) == {}
+
+
+def test_a_diverged_seed_counts_as_the_lowest_evaluation():
+    assert scores.best_mean([[1, 9, None], [3, 7, 12]]) == (8, 1)
+    assert scores.best_mean([[1, 9, None], [3, 7, 99]]) == (50, 49)
+
+
+def test_rows_below_tianshou_s_are_said_but_for_another_robot():
+    rows = {
+        name: {"evaluations": {"sampled": [[mean + (1 if "Hopper" in name else -1)]]}}
+        for name, (mean, _) in scores.BEST_MEAN.items()
+    }
+    said = "Not below Tianshou's mean: Hopper-v5; below Tianshou's mean: HalfCheetah-v5, Walker2d-v5, Ant-v5."
+    assert scores.against_tianshou(rows) == said
+
+
+def test_the_page_is_what_the_committed_rows_give():
+    assert page.read(SCRIPTS / "results" / "scores.md", "scores").strip() == scores.report(COMMITTED).strip()
 
 
 @pytest.mark.parametrize("name", COMMITTED)
@@ -152,5 +172,11 @@ def test_committed_rows_are_what_the_command_beside_them_trains(name):
     agent, env_id, settings = scores.parsed(name)
     assert len(row["scores"]) >= scores.NUM_SEEDS[name]
     assert row["iqm"] == pytest.approx(stats.iqm(row["scores"]))
+    assert [row["min"], row["max"]] == [min(row["scores"]), max(row["scores"])]
+    assert row["iqm_interval_95"] == pytest.approx(stats.iqm_interval(row["scores"]), rel=1e-3, abs=1e-3)
     assert row["status"] == "finished"
+    if name in scores.BEST_MEAN:
+        evaluations = row["evaluations"]
+        assert np.shape(evaluations["sampled"]) == np.shape(evaluations["greedy"]) == (len(row["scores"]), 33)
+        assert max(evaluations["steps"]) <= 1_000_000
     assert row["settings"] == in_json(settings_of(tuned.config(agent, env_id, **settings)))

@@ -70,6 +70,8 @@ class Gymnasium:
         self.env = env
         self.start = getattr(env.action_space, "start", None)  # of Discrete and MultiDiscrete
         self.seen, self.mask_size = apart(env)
+        space = env.observation_space
+        self.beside_mask = [x for x in space.spaces if x != "action_mask"] if isinstance(space, spaces.Dict) else []
         plain = env.unwrapped
         self.mujoco = (plain.model, plain.data) if hasattr(plain, "model") and hasattr(plain, "data") else None
         # What a wrapper remembers, such as the steps until its limit, cannot be had.
@@ -106,13 +108,13 @@ class Gymnasium:
     def shown(self, obs: Any) -> np.ndarray:
         if not self.mask_size:
             return self.without_mask(obs)
-        if missing := [name for name in self.env.observation_space if name not in obs]:
+        if missing := [name for name in ("action_mask", *self.beside_mask) if name not in obs]:
             raise ValueError(f"an observation lacks {', '.join(missing)}, which its space has")
         mask = np.ravel(obs["action_mask"])
         if mask.size != self.mask_size or mask.dtype.kind not in "biuf":
             raise ValueError(f"an observation's action_mask is {mask}, and its space says {self.mask_size} numbers")
-        others = [name for name in self.env.observation_space if name != "action_mask"]
-        return np.append(self.without_mask(obs[others[0]] if len(others) == 1 else obs), mask)
+        alone = len(self.beside_mask) == 1
+        return np.append(self.without_mask(obs[self.beside_mask[0]] if alone else obs), mask)
 
     def without_mask(self, obs: Any) -> np.ndarray:
         if isinstance(self.seen, spaces.Box):

@@ -96,11 +96,13 @@ def trained(task: Task, agent: str) -> dict[str, Any]:
 
 
 def cell(row: dict[str, Any] | None) -> str:
-    """The interquartile mean, its interval, and the worst seed."""
+    """The interquartile mean and its interval, the mean and the standard deviation, and the worst seed."""
     if row is None:
         return ""
-    low, high = stats.iqm_interval(row["scores"])
-    return f"{stats.iqm(row['scores']):.2f} [{low:.2f}, {high:.2f}], worst {min(row['scores']):.2f}"
+    scores = np.asarray(row["scores"])
+    low, high = stats.iqm_interval(scores)
+    mean = f"mean {scores.mean():.2f} ± {scores.std():.2f}"
+    return f"{stats.iqm(scores):.2f} [{low:.2f}, {high:.2f}], {mean}, worst {scores.min():.2f}"
 
 
 def speeds() -> dict[str, list[float]]:
@@ -160,6 +162,7 @@ def main() -> int:
         page.put(RESULTS / "memory.md", "speed", speed_table(rows["speed"]))
         print(speed_table(rows["speed"]))
         return 0
+    page.put(RESULTS / "memory.md", "scripts/memory.py", table(rows))
     for name, task in TASKS.items():
         suite = task.env_id.partition(":")[0]
         wanted = not options.names or any(x in name for x in options.names)

@@ -18,7 +18,7 @@ OWN = {
     "sequences": "cut_sequences losses_apart first_ratio recall_cut exact_batch",
     "learning through memories": "first_ratio known_losses cut_sequences losses_apart exact_policy exact_value "
     "exact_batch recall_1 recall_4 recall_16",
-    "last action and reward": "last_shown last_taken last_unscaled first_steps t_maze first_ratio known_losses",
+    "last action and reward": "last_shown last_taken last_unscaled first_steps t_maze cut_sequences",
     "memory's metrics": "known_memory",
 }
 COMPONENTS_RNN = COMPONENTS["ppo"] | OWN

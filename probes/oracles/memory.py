@@ -388,7 +388,7 @@ def last_unscaled(module: ModuleType) -> None:
         close(f"{name} to {first}, where rewards are scaled,", got, wanted[name] / np.abs(wanted[first]), 1e-3)
 
 
-@of_memory("the memory that a sequence begins with, or the order of its steps")
+@of_memory("the memory that a sequence begins with, the order of its steps, or what they show to learning")
 def cut_sequences(module: ModuleType) -> None:
     """Where nothing is learned, ratios are 1 however rollouts are cut into sequences."""
     for number in range(len(cells(module))):
@@ -409,10 +409,13 @@ def losses_apart(module: ModuleType) -> None:
 
 @functools.cache
 def losses_of_sequences(module: ModuleType, number: int = 0) -> dict[Any, dict[str, np.ndarray]]:
-    """Metrics `[S]` of an update at a learning rate of 0, by the length of its sequences; with one of the `cells`."""
+    """Metrics `[S]` of an update at a learning rate of 0, by the length of its sequences; with one of the `cells`.
+
+    The network is shown what was done last, and what it paid, as nothing here has to be known.
+    """
     need(module, "sequence_length", "num_envs", "num_steps", "learning_rate", "norm_adv")
     cell: Any = cells(module)[number]
-    settings: dict[str, Any] = {"num_steps": 12, "norm_adv": False, "env": ON_FIVE, **cell}
+    settings: dict[str, Any] = {"num_steps": 12, "norm_adv": False, "env": ON_FIVE, "last_inputs": True, **cell}
     begun = Trial(module, FIVE, learning_rate=3e-2, **settings)
     begun.run(3)
     found = {}

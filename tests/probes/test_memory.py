@@ -183,6 +183,14 @@ FAULTS = {  # text, with what; the oracle; what it says
         "ends = jnp.stack([before,", "ends = jnp.stack([before.at[:, config.memory_size :].set(0.0),",
         "cut_sequences", "first_ratio_error is",
     ),
+    "learning_sees_actions_a_step_late": (
+        "flat(batch.seen))", "flat(batch.seen._replace(last_action=jnp.roll(batch.seen.last_action, 1, axis=0))))",
+        "cut_sequences", "first_ratio_error is",
+    ),
+    "learning_sees_the_reward_that_is_to_come": (
+        "flat(batch.seen))", "flat(batch.seen._replace(last_reward=jnp.roll(batch.seen.last_reward, -1, axis=0))))",
+        "cut_sequences", "first_ratio_error is",
+    ),
     "last_step_alone": (
         "value_loss = 0.5 * squared_error.mean()", "value_loss = 0.5 * squared_error[-1:].mean()", "losses_apart",
         "value_loss in sequences of 4 of 12 steps",

@@ -693,7 +693,7 @@ def test_one_thing_beside_a_mask_is_as_it_would_be_alone():
     ("mask", "said"), [((1, 0, 1), "its space says 2 numbers"), (None, "lacks action_mask, which its space has")]
 )
 def test_a_mask_that_is_not_as_its_space_says_is_told_before_anything_is_compiled(mask, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(ValueError, match=said):
         GymnasiumEnv("pictured", lambda: Pictured(mask=mask))
 
 

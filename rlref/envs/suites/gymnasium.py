@@ -165,10 +165,7 @@ class GymnasiumEnv(SuiteEnv):
         self.observations, self.actions = observations_of(first, self.id), actions_of(first, self.id)
         played = Gymnasium(first)
         self.action_field = Field(self.actions.shape, self.actions.dtype)
-        try:
-            begun = played.reset(0)
-        except Exception as error:  # the environment's own code: anything can come
-            raise UsageError(f"{self.id} fails in its reset: {with_place(error)}") from error
+        begun = played.reset(0)
         saved = played.save()
         self.metrics = self.metrics_of(played, begun)
         first.close()

@@ -16,7 +16,7 @@ Letters: `C` cycles of an update, `T` steps of a cycle, `N` environments, `B` sa
 `F` features, `n` steps of a return. A row of the replay buffer is one step of all `N` environments.
 """
 
-# Original: dqn c7323a9b026a; by this line `rlref probe` tells what a copy has changed
+# Original: dqn 7dbffde3287f; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -746,6 +746,8 @@ def check(config: Config, obs_space: Any, action_space: Any) -> None:
         raise ValueError(f"{config.env_id} has the action space {action_space}; DQN takes Discrete, PPO others too")
     if not is_discrete(obs_space) and not hasattr(obs_space, "low"):
         raise ValueError(f"{config.env_id} has the observation space {obs_space}; DQN takes Discrete or Box")
+    if (size := getattr(obs_space, "action_mask", 0)) not in (0, action_space.n):
+        raise ValueError(f"the action_mask has {size} numbers; it must have one for each action of {action_space}")
 
 
 def check_settings(config: Any) -> None:

@@ -345,7 +345,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "memory_gradient",
         "factor by which the norm of a gradient changes on its way back through the memory by one step: geometric mean "
-        "over steps that begin no episode, of a unit vector sent back through each sequence and renormalised",
+        "over steps that begin no episode, of a unit vector sent back through each sequence, renormalised at each step "
+        "and begun anew where an episode begins",
         "1",
         "Pascanu et al. 2013",
         RECURRENT,

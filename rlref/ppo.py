@@ -12,7 +12,7 @@ Letters: `T` steps of a rollout, `N` environments, `B` samples of a minibatch, `
 `D` action dimensions, `F` features. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo d9622e281dfe; by this line `rlref probe` tells what a copy has changed
+# Original: ppo a0158d3be22a; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -710,6 +710,8 @@ def check(config: Config, obs_space: Any, action_space: Any) -> None:
     for what, space in (("observation", obs_space), ("action", action_space)):
         if not choices(space) and not hasattr(space, "low"):
             raise ValueError(f"{config.env_id} has the {what} space {space}; PPO takes Discrete, MultiDiscrete or Box")
+    if (size := getattr(obs_space, "action_mask", 0)) not in (0, sum(choices(action_space))):
+        raise ValueError(f"the action_mask has {size} numbers; it must have one for each action of {action_space}")
 
 
 def check_settings(config: Any) -> None:

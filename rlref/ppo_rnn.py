@@ -8,11 +8,11 @@ Read `update`, `collect`, `gae`, `learn`, `loss`: that is PPO; `remember` and `u
 what it changes in learning. To edit a copy: a cell in `Network`, an optimiser in `make_optimizer`, a metric in
 `diagnose`, a setting in `Config`. Every function is for ONE seed; batching over seeds is the caller's `vmap`. Letters:
 `T` steps of a rollout, `N` environments, `L` steps of a sequence, `S` sequences of a rollout, `B` of a minibatch, `M`
-minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `H` numbers of the memory. "37 details":
-Huang et al. 2022, "The 37 Implementation Details of PPO".
+minibatches of an epoch, `A` actions, `D` action dimensions, `F` features, `K` numbers of the memory: `memory_size`, and
+of an LSTM twice as many. "37 details": Huang et al. 2022, "The 37 Implementation Details of PPO".
 """
 
-# Original: ppo_rnn b648458aade2; by this line `rlref probe` tells what a copy has changed
+# Original: ppo_rnn d650dbbb354d; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import json
@@ -56,7 +56,7 @@ class Config:
     total_timesteps: int = static(500_000)  # environment steps of one seed
     num_envs: int = static(8)  # environments stepped side by side in one seed
     num_steps: int = static(128)  # steps of each environment in one rollout
-    sequence_length: int | None = static(32)  # steps that gradients go back, at most; None: all; must divide num_steps
+    sequence_length: int | None = static(32)  # steps that gradients go back at most; divides num_steps; more, None: all
     num_minibatches: int = static(4)  # minibatches per epoch; must divide the number of sequences
     update_epochs: int = static(4)  # passes over each rollout
     learning_rate: float = leaf(1e-3, "[0, inf)", (1e-5, 1e-2, "log"))  # Adam's step size, at the start
@@ -100,7 +100,7 @@ class State:
     key: Array
     env_state: Any
     seen: Seen  # [N, ...] what the next action follows from, beside the memory
-    memory: Array  # [N, H] after the last step; LSTM: [N, 2 H]
+    memory: Array  # [N, K] after the last step
     episode_return: Array  # [N] of the episodes under way, undiscounted and unscaled
     episode_length: Array  # [N] int32
     ring_return: Array  # [RING] of the last finished episodes
@@ -130,7 +130,7 @@ class Rollout(NamedTuple):
 class Batch(NamedTuple):
     """What learning reads of a rollout, cut into sequences: fields `[L, S, ...]`, or `[L, B, ...]` in a minibatch."""
 
-    memory: Array  # [2, S, H] before the first step of each sequence, and after its last
+    memory: Array  # [2, S, K] before the first step of each sequence, and after its last
     seen: Seen
     action: Array
     policy: Categorical | DiagonalGaussian
@@ -157,11 +157,11 @@ class Agent(NamedTuple):
 
     init: Callable[[Array], State]  # key -> state of one seed
     update: Callable[[State, Array], tuple[State, Metrics]]  # step: int32, never batched -> float32 scalars
-    policy: Callable[..., Any]  # state, memory, ONE step's fields of `Seen` -> probabilities [A], memory; or of a Box:
-    value: Callable[..., Any]  # (mean [D], std [D]), memory; the same -> V in the environment's units, memory
+    policy: Callable[..., Any]  # state, memory, ONE step's `*Seen` -> probabilities [A]; Box: mean [D], std [D]; memory
+    value: Callable[..., Any]  # state, memory, ONE step's `*Seen` -> V, in the environment's units; memory
     num_updates: int  # floor(total_timesteps / steps_per_update)
     steps_per_update: int  # environment steps of one update of one seed
-    memory0: Array  # [H] before an episode's first step
+    memory0: Array  # [K] before an episode's first step
 
 
 # ---- Training --------------------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def make(config: Config, env: Any = None, env_params: Any = None) -> Agent:
     check(config, obs_space, action_space)
     discrete = bool(choices(action_space))
     num_outputs = sum(choices(action_space)) if discrete else math.prod(action_space.shape)
-    sizes = config.hidden_sizes, config.activation, config.conv_layers, config.cell, config.memory_size
-    task = Task(config, env, env_params, obs_space, action_space, num_outputs, Network(num_outputs, discrete, *sizes))
+    network = Network(num_outputs, discrete, config)
+    task = Task(config, env, env_params, obs_space, action_space, num_outputs, network)
     steps_per_update = config.num_envs * config.num_steps
     num_updates = config.total_timesteps // steps_per_update
 
@@ -221,22 +221,11 @@ def init(task: Task, key: Array) -> State:
     memory = jnp.tile(empty(config), (num_envs, 1))
     x = features(obs, task.obs_space)
     params = {"params": task.network.init(key_net, x, extras(task, seen), memory)["params"]}  # without what `sow` adds
-    return State(
-        params=params,
-        opt_state=make_optimizer(config, config.learning_rate).init(ravel_pytree(params)[0]),
-        key=key,
-        env_state=env_state,
-        seen=seen,
-        memory=memory,
-        episode_return=jnp.zeros(num_envs),
-        episode_length=jnp.zeros(num_envs, jnp.int32),
-        ring_return=jnp.zeros(RING),
-        ring_length=jnp.zeros(RING),
-        num_episodes=jnp.int32(0),
-        obs_moments=Moments.of(x) if config.normalize_observations else None,
-        discounted_return=jnp.zeros(num_envs) if config.scale_rewards else None,
-        return_moments=Moments(*jnp.zeros(3)) if config.scale_rewards else None,
-    )
+    opt_state = make_optimizer(config, config.learning_rate).init(ravel_pytree(params)[0])
+    episodes = jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32), jnp.zeros(RING), jnp.zeros(RING), jnp.int32(0)
+    obs_moments = Moments.of(x) if config.normalize_observations else None
+    scaling = (jnp.zeros(num_envs), Moments(*jnp.zeros(3))) if config.scale_rewards else (None, None)
+    return State(params, opt_state, key, env_state, seen, memory, *episodes, obs_moments, *scaling)
 
 
 # ---- The algorithm ---------------------------------------------------------------------------------------------------
@@ -481,16 +470,13 @@ class Network(nn.Module):
 
     num_outputs: int
     discrete: bool
-    hidden_sizes: tuple[int, ...]
-    activation: str
-    conv_layers: tuple[tuple[int, int, int], ...]
-    cell: str
-    memory_size: int
+    config: Config
 
     def setup(self) -> None:
-        gates = (3 if self.cell == "gru" else 4) * self.memory_size
-        self.conv = [nn.Dense(size, kernel_init=orthogonal(math.sqrt(2))) for size, _, _ in self.conv_layers]
-        self.hidden = [nn.Dense(size, kernel_init=orthogonal(math.sqrt(2))) for size in self.hidden_sizes]
+        config, wide = self.config, orthogonal(math.sqrt(2))
+        gates = (3 if config.cell == "gru" else 4) * config.memory_size
+        self.conv = [nn.Dense(size, kernel_init=wide) for size, _, _ in config.conv_layers]
+        self.hidden = [nn.Dense(size, kernel_init=wide) for size in config.hidden_sizes]
         self.inputs = nn.Dense(gates, kernel_init=orthogonal(1.0))
         self.recurrent = nn.Dense(gates, kernel_init=each_orthogonal)
         # A small last layer makes the first policy nearly uniform (37 details, core 2).
@@ -501,8 +487,8 @@ class Network(nn.Module):
 
     def encode(self, x: Array, extras: Array) -> Array:
         """Inputs of the memory's gates, from features `[B, F]` or images `[B, H, W, C]`, and `extras` `[B, ...]`."""
-        activation = getattr(nn, self.activation)
-        for layer, (_, kernel, stride) in zip(self.conv, self.conv_layers if x.ndim == 4 else (), strict=False):
+        activation = getattr(nn, self.config.activation)
+        for layer, (_, kernel, stride) in zip(self.conv, self.config.conv_layers if x.ndim == 4 else (), strict=False):
             x = activation(layer(patches(x, kernel, stride)))
             self.sow("intermediates", "hidden", x)  # for `dormant_fraction` alone: not needed, and free elsewhere
         x = jnp.concatenate([x.reshape(x.shape[0], -1), extras], axis=-1)
@@ -513,7 +499,7 @@ class Network(nn.Module):
 
     def remember(self, memory: Array, new: Array) -> Array:
         """The memory after inputs: GRU (Cho et al. 2014, as in cuDNN) or LSTM (Gers et al. 2000): h, and then c."""
-        if self.cell == "gru":
+        if self.config.cell == "gru":
             (xr, xz, xn), (hr, hz, hn) = jnp.split(new, 3, axis=-1), jnp.split(self.recurrent(memory), 3, axis=-1)
             keep = nn.sigmoid(xz + hz)
             return keep * memory + (1 - keep) * jnp.tanh(xn + nn.sigmoid(xr + hr) * hn)
@@ -522,15 +508,16 @@ class Network(nn.Module):
         c = nn.sigmoid(forget + 1) * c + nn.sigmoid(write) * jnp.tanh(news)
         return jnp.concatenate([nn.sigmoid(output) * jnp.tanh(c), c], axis=-1)
 
-    def decide(self, memory: Array, init_log_std: Array) -> tuple[Categorical | DiagonalGaussian, Array]:
-        h = memory[:, : self.memory_size]
+    def decide(self, memory: Array) -> tuple[Categorical | DiagonalGaussian, Array]:
+        h = memory[:, : self.config.memory_size]
         outputs, value = self.policy_head(h), self.value_head(h)[..., 0]
         if self.discrete:
             return Categorical(jax.nn.log_softmax(outputs)), value
-        return DiagonalGaussian(outputs, jnp.broadcast_to(init_log_std + self.log_std, outputs.shape)), value
+        log_std = self.config.init_log_std + self.log_std
+        return DiagonalGaussian(outputs, jnp.broadcast_to(log_std, outputs.shape)), value
 
     def __call__(self, x: Array, extras: Array, memory: Array) -> Any:  # for `init` alone
-        return self.decide(self.remember(memory, self.encode(x, extras)), jnp.float32(0))
+        return self.decide(self.remember(memory, self.encode(x, extras)))
 
 
 def orthogonal(scale: float) -> Callable[..., Array]:
@@ -544,7 +531,7 @@ def orthogonal(scale: float) -> Callable[..., Array]:
 
 
 def each_orthogonal(key: Array, shape: Any, dtype: Any) -> Array:
-    """A memory's weights `[H, gates * H]`: a matrix for each gate, which neither shrinks nor stretches it."""
+    """A memory's weights `[units, gates * units]`: a matrix for each gate, which neither shrinks nor stretches it."""
     keys = jax.random.split(key, shape[1] // shape[0])
     return jnp.concatenate([orthogonal(1.0)(key, (shape[0], shape[0]), dtype) for key in keys], axis=1)
 
@@ -611,25 +598,25 @@ def empty(config: Config) -> Array:
 
 
 def remember(task: Task, params: Any, memory: Array, new: Array, reset: Array) -> Array:
-    """The memory `[B, H]` after a step that showed `new`: where an episode begins, without the one before."""
+    """The memory `[B, K]` after a step that showed `new`: where an episode begins, without the one before."""
     memory = jnp.where(reset[:, None], empty(task.config), memory)
     return task.network.apply(params, memory, new, method="remember")
 
 
 def decide(task: Task, params: Any, memory: Array, obs: Array) -> tuple[Categorical | DiagonalGaussian, Array]:
-    """Policy and value at memories `[B, H]`; `obs` says which actions are allowed."""
-    policy, value = task.network.apply(params, memory, task.config.init_log_std, method="decide")
+    """Policy and value at memories `[B, K]`; `obs` says which actions are allowed."""
+    policy, value = task.network.apply(params, memory, method="decide")
     return restrict(task, policy, obs), value
 
 
 def forward(task: Task, params: Any, obs_moments: Moments | None, memory: Array, seen: Seen) -> Any:
-    """Policy, value, and memory after one step `[B, ...]`, from the memory `[B, H]` before it."""
+    """Policy, value, and memory after one step `[B, ...]`, from the memory `[B, K]` before it."""
     memory = remember(task, params, memory, encode(task, params, obs_moments, seen), seen.reset)
     return *decide(task, params, memory, seen.obs), memory
 
 
 def unroll(task: Task, params: Any, memory: Array, new: Array, reset: Array) -> Array:
-    """Memories `[L, B, H]` after each step of sequences that show `new` `[L * B, ...]`; `memory` `[B, H]` is before."""
+    """Memories `[L, B, K]` after each step of sequences that show `new` `[L * B, ...]`; `memory` `[B, K]` is before."""
 
     def step(memory: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:
         memory = remember(task, params, memory, *x)
@@ -726,21 +713,22 @@ def diagnose(task: Task, state: State, batch: Batch, part: Batch, aux: Metrics) 
 
 
 def memory_diagnostics(task: Task, params: Any, part: Batch, memory: Array, new: Array, policy: Any) -> Metrics:
-    """Of memories `[L, B, H]` after each step, which showed `new` `[L * B, ...]` and led to `policy`."""
+    """Of memories `[L, B, K]` after each step, which showed `new` `[L * B, ...]` and led to `policy`."""
     reset, size = part.seen.reset, task.config.memory_size
     nothing = remember(task, params, flat(memory), new, jnp.ones(reset.size, bool))
     without, _ = decide(task, params, nothing, flat(part.seen.obs))
     bounded = memory if task.config.cell == "gru" else jnp.tanh(memory[..., size:])
 
-    def back(gradient: Array, x: tuple[Array, Array]) -> tuple[Array, Array]:  # a unit vector, sent back in time
-        _, pull = jax.vjp(lambda memory: remember(task, params, memory, x[1], jnp.zeros(len(memory), bool)), x[0])
+    def back(gradient: Array, x: tuple[Array, ...]) -> tuple[Array, Array]:  # a unit vector, sent back in time
+        before, new, reset = x
+        _, pull = jax.vjp(lambda memory: remember(task, params, memory, new, jnp.zeros_like(reset)), before)
         (gradient,) = pull(gradient)
         norm = jnp.maximum(jnp.linalg.norm(gradient, axis=-1), 1e-30)
-        return gradient / norm[:, None], jnp.log(norm)
+        return jnp.where(reset[:, None], unit, gradient / norm[:, None]), jnp.log(norm)
 
     before = jnp.concatenate([part.memory[:1], memory[:-1]])
     unit = jnp.full_like(memory[0], memory.shape[-1] ** -0.5)
-    growth = jax.lax.scan(back, unit, (before, new.reshape(*reset.shape, -1)), reverse=True)[1]
+    growth = jax.lax.scan(back, unit, (before, new.reshape(*reset.shape, -1), reset), reverse=True)[1]
     return {
         "memory_norm": jnp.sqrt((memory[..., :size] ** 2).mean()),
         "memory_saturation": (jnp.abs(bounded) > 0.95).mean(dtype=jnp.float32),
@@ -817,6 +805,8 @@ def check(config: Config, obs_space: Any, action_space: Any) -> None:
     for what, space in (("observation", obs_space), ("action", action_space)):
         if not choices(space) and not hasattr(space, "low"):
             raise ValueError(f"{config.env_id} has the {what} space {space}; it takes Discrete, MultiDiscrete or Box")
+    if (size := getattr(obs_space, "action_mask", 0)) not in (0, sum(choices(action_space))):
+        raise ValueError(f"the action_mask has {size} numbers; it must have one for each action of {action_space}")
 
 
 def check_settings(config: Any) -> None:

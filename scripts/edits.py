@@ -3056,11 +3056,18 @@ PPO_RNN = [
         (
             (
                 RNN_LOG_STD,
-                '        size = self.memory_size * (1 if self.cell == "gru" else 2)\n'
+                '        size = config.memory_size * (1 if config.cell == "gru" else 2)\n'
                 '        self.first = self.param("first", nn.initializers.zeros, (size,))\n' + RNN_LOG_STD,
             ),
             (RNN_RESET, '    memory = jnp.where(reset[:, None], params["params"]["first"], memory)\n'),
         ),
+    ),
+    Edit(
+        "a critic that does not teach the memory",
+        "ppo_rnn",
+        "the value reads what the policy remembers, and its loss stops there (Cobbe et al. 2021, arXiv:2009.04416)",
+        ("Network",),
+        (("self.value_head(h)", "self.value_head(jax.lax.stop_gradient(h))"),),
     ),
     Edit(
         "last reward by its sign",

@@ -17,7 +17,7 @@ OWN = {
     "memory carried on": "remembered_values memories_apart recall_1 recall_4 recall_16",
     "sequences": "cut_sequences losses_apart first_ratio recall_cut exact_batch",
     "learning through memories": "first_ratio known_losses cut_sequences losses_apart exact_policy exact_value "
-    "exact_batch recall_1 recall_4 recall_16",
+    "exact_batch memory_gradients recall_1 recall_4 recall_16",
     "last action and reward": "last_shown last_taken last_unscaled first_steps t_maze cut_sequences",
     "memory's metrics": "known_memory",
 }
@@ -291,6 +291,25 @@ LEARNING = [
         "policy_loss = -jnp.minimum(ratio * advantage, clipped_ratio * advantage)[-memory.shape[1]:].mean()",
         "policy loss",
     ),
+    Mutant(
+        "no gradient through what a GRU keeps",
+        "return keep * memory +",
+        "return keep * jax.lax.stop_gradient(memory) +",
+        "learning through memories",
+    ),
+    Mutant(
+        "no gradient through an LSTM's c",
+        "c = nn.sigmoid(forget + 1) * c +",
+        "c = nn.sigmoid(forget + 1) * jax.lax.stop_gradient(c) +",
+        "learning through memories",
+    ),
+    Mutant(
+        "an LSTM's c learned as a constant",
+        "memory = remember(task, params, memory, *x)",
+        "memory = jnp.where(jnp.arange(memory.shape[1]) < task.config.memory_size, memory, "
+        "jax.lax.stop_gradient(memory))\n        memory = remember(task, params, memory, *x)",
+        "learning through memories",
+    ),
 ]
 
 LAST = [
@@ -402,9 +421,14 @@ TOLD = [
         "memory's metrics",
     ),
     Mutant("gradient over resets as well", "growth.mean(where=~reset)", "growth.mean()", "memory's metrics"),
+    Mutant("gradient forward in time", "-1), reset), reverse=True)[1]", "-1), reset))[1]", "memory's metrics"),
     Mutant(
-        "gradient forward in time", "reset.shape, -1)), reverse=True)[1]", "reset.shape, -1)))[1]", "memory's metrics"
+        "gradient of an episode goes on in the one before",
+        "jnp.where(reset[:, None], unit, gradient / norm[:, None])",
+        "gradient / norm[:, None]",
+        "memory's metrics",
     ),
+    Mutant("saturation of an LSTM's h", "jnp.tanh(memory[..., size:])", "memory[..., :size]", "memory's metrics"),
 ]
 
 

@@ -11,7 +11,7 @@ from gymnax.environments import environment, spaces
 from helpers import task_of
 
 import rlref
-from rlref import cem, dqn, ppo
+from rlref import cem, dqn, ppo, ppo_rnn
 from rlref.envs.episodes import chosen
 from rlref.envs.gymnax_envs import describe
 from rlref.envs.interface import check_interface
@@ -122,6 +122,9 @@ def test_a_mask_of_another_size_than_the_actions_is_refused(size):
     with pytest.raises(UsageError, match=said):
         rlref.train("ppo", env=Wrong(), num_seeds=1)
     assert said in inspect("wrong", env=Wrong(), episodes=5).findings[0].title
+    for agent in (ppo, ppo_rnn, dqn, cem):  # and in a file that stands alone
+        with pytest.raises(ValueError, match=f"^the action_mask has {size} numbers; it must have one for each action"):
+            agent.make(agent.Config(), Wrong(), Wrong().default_params)
 
 
 def test_a_multi_discrete_space_has_a_choice_and_options_for_each():

@@ -1,4 +1,4 @@
-"""What ppo_rnn.py does with its memory; what it shares with ppo.py is tested there, and is the same text here."""
+"""What ppo_rnn.py does with its memory; the parts in SAME are the text of ppo.py, and are tested there."""
 
 import inspect
 from functools import partial
@@ -134,7 +134,7 @@ def test_sequences_are_cut_in_time_and_keep_their_environments():
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_cells_are_those_of_flax(cell):
-    network = ppo_rnn.Network(2, True, (), "tanh", (), cell, 5)
+    network = ppo_rnn.Network(2, True, ppo_rnn.Config(hidden_sizes=(), conv_layers=(), cell=cell, memory_size=5))
     key = jax.random.key(0)
     memory, new = jax.random.normal(key, (3, 5 if cell == "gru" else 10)), jax.random.normal(jax.random.key(1), (3, 4))
     params = network.init(key, new, jnp.zeros((3, 0)), memory)["params"]
@@ -291,4 +291,4 @@ def test_it_trains_where_there_is_no_rlref(tmp_path):
 
 
 def test_it_stays_readable():
-    assert len(inspect.getsource(ppo_rnn).splitlines()) <= 879
+    assert len(inspect.getsource(ppo_rnn).splitlines()) <= 869

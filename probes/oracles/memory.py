@@ -5,6 +5,7 @@ are compared with those of agents that forget at other times, and what fits is s
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,20 @@ from probes.oracles.base import (
     need,
 )
 from probes.oracles.contract import KNOWN, Trial, apart, shown_nothing_else, traced
-from probes.oracles.exact_ppo import LINE, ON_LINE, actions_on_line, exact_trial
+from probes.oracles.exact_ppo import (
+    LINE,
+    ON_LINE,
+    actions_on_line,
+    as_predicted,
+    differentiated,
+    exact_policy,
+    exact_trial,
+    floats_of,
+    on_line,
+    predicted_by,
+    rows,
+    update_on_line,
+)
 from rlref.contract import PPO
 
 MEMORY_ORACLES: dict[str, Oracle] = {}
@@ -60,6 +74,7 @@ class Narrow(Tabular):
         return jnp.int32(0)
 
 
+LSTM = {"cell": "lstm"}  # whose memory is h, and then c: c is not bounded, and h is not all of it
 FIVE, ONE = five(2), five(1)  # of one action it is also known what was done last
 ON_FIVE, ON_ONE, ON_NARROW = Tabular(FIVE), Tabular(ONE), Narrow(ONE)
 STEPS = 11
@@ -154,7 +169,7 @@ def led_to(
 
 
 @functools.cache
-def cells(module: ModuleType) -> list[dict[str, str]]:
+def cells(module: ModuleType) -> list[dict[str, Any]]:
     """Settings that choose a kind of memory, for each that works; the first is the one where none is asked for."""
     names = [x for x in get_args(get_type_hints(module.Config).get("cell")) if isinstance(x, str)]
 
@@ -172,7 +187,7 @@ def cells(module: ModuleType) -> list[dict[str, str]]:
 def updates(module: ModuleType, number: int = 0) -> tuple[Trial, dict[str, np.ndarray]]:
     """Three updates on ONE at a learning rate of 0, of one of the `cells`: the trial, and metrics `[3, S]`."""
     need(module, "num_envs", "num_steps", "learning_rate")
-    cell: Any = cells(module)[number]
+    cell = cells(module)[number]
     trial = Trial(module, ONE, learning_rate=0.0, env=ON_ONE, num_steps=STEPS, **KNOWN, **cell)
     return trial, trial.run(3)
 
@@ -236,7 +251,7 @@ def memories_apart(module: ModuleType) -> None:
 def first_steps(module: ModuleType) -> None:
     """In an episode's first step neither memory nor last action and reward change what the agent says."""
     for cell in cells(module):
-        chosen: Any = {"last_inputs": True, **cell}
+        chosen = {"last_inputs": True, **cell}
         trial = Trial(module, FIVE, learning_rate=3e-2, env=ON_FIVE, **chosen)
         state, *_ = trial.update(trial.state, 0)
 
@@ -414,7 +429,7 @@ def losses_of_sequences(module: ModuleType, number: int = 0) -> dict[Any, dict[s
     The network is shown what was done last, and what it paid, as nothing here has to be known.
     """
     need(module, "sequence_length", "num_envs", "num_steps", "learning_rate", "norm_adv")
-    cell: Any = cells(module)[number]
+    cell = cells(module)[number]
     settings: dict[str, Any] = {"num_steps": 12, "norm_adv": False, "env": ON_FIVE, "last_inputs": True, **cell}
     begun = Trial(module, FIVE, learning_rate=3e-2, **settings)
     begun.run(3)
@@ -425,42 +440,85 @@ def losses_of_sequences(module: ModuleType, number: int = 0) -> dict[Any, dict[s
     return found
 
 
+@of_memory("gradients: on their way through the network and back in time, something stops them", LIKENESS)
+def memory_gradients(module: ModuleType) -> None:
+    """Gradients of values and policies, through all that is remembered, are what small changes of parameters do.
+
+    Then gradient steps with a memory of another kind than the first lead where Adam does; see exact_policy.
+    """
+    for number, cell in enumerate(cells(module)):
+        among = f"with {cell}, " if number else ""
+        trial = exact_trial(module, LINE, ON_LINE, **cell)
+        trial.state, metrics, answers = trial.update(trial.state, 0)
+        batch = on_line(trial.params, metrics, answers)
+        (floats, put), state = floats_of(trial.state), batch.state[0]
+        direction = [np.random.default_rng(i).normal(0, 1e-3, np.shape(x)) for i, x in enumerate(floats)]
+
+        def moved(by: int, trial: Trial = trial, floats: Any = floats, put: Any = put, to: Any = direction) -> Any:
+            changed = [jnp.asarray(x + by * d, jnp.float32) for x, d in zip(floats, to, strict=True)]
+            value, policy = trial.update(put(changed), 1)[2][:2]
+            return np.float64(value), np.log(np.float64(policy))
+
+        samples = type(batch)(*(x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in batch))
+        gradients = differentiated(module, trial, floats, samples)[1:]
+        for what, gradient, up, down in zip(("values", "policies"), gradients, moved(1), moved(-1), strict=True):
+            change = (up - down)[:, state].reshape(SEEDS, -1)
+            change = change @ np.arange(1.0, 1 + change.shape[1]) / 2  # as `gradients` weighs them
+            off = np.linalg.norm((rows(gradient) * rows(direction)).sum(1) - change) / np.linalg.norm(change)
+            if not off < 0.02:
+                raise AssertionError(
+                    f"{among}gradients of {what} are {off:.1%} beside what small changes of the parameters do: "
+                    "something stops them"
+                )
+        if number:
+            predicted_by(module, exact_policy)
+            try:
+                as_predicted(update_on_line(module, **cell))
+            except AssertionError as error:
+                raise AssertionError(f"{among}{error}") from error
+
+
 @of_memory("a metric of the memory", DEFINITION)
 def known_memory(module: ModuleType) -> None:
     """Its metrics are those of the agent after the update, led along a rollout that is known beforehand."""
     need(module, "num_envs", "num_steps")
     shown_nothing_else(module)
-    settings: dict[str, Any] = {"env": ON_FIVE, "num_steps": 10, "cell": "gru"}
-    trial = Trial(module, FIVE, learning_rate=3e-2, **settings)
-    if np.shape(trial.agent.memory0) != (getattr(trial.config, "memory_size", None),):
-        raise CannotAskError("its memory is not one array of memory_size numbers")
-    # What is shown is so large that units saturate.
-    larger = Trial(module, replace(FIVE, obs=30 * FIVE.obs), hidden_sizes=(), learning_rate=3e-2, **settings)
     at, begins = AT[:10], BEGINS[:10]
-    for one in (trial, larger):
+    for cell, larger in itertools.product(cells(module), (False, True)):
+        settings: Any = {"env": ON_FIVE, "num_steps": 10, "learning_rate": 3e-2, **cell}
+        if larger:  # what is shown is so large that units saturate
+            one = Trial(module, replace(FIVE, obs=30 * FIVE.obs), hidden_sizes=(), **settings)
+        else:
+            one = Trial(module, FIVE, **settings)
+        size = getattr(one.config, "memory_size", None)
+        if np.shape(one.agent.memory0) != (size * (1 + (cell == LSTM)) if size else None,):
+            raise CannotAskError("its memory is not one array of memory_size numbers, of an LSTM twice as many: h, c")
         _, _, memory_before = along(module, one, at, begins)
         one.state, metrics, _ = one.update(one.state, 0)
         _, policy, memory = (np.asarray(x, np.float64) for x in along(module, one, at, begins))
+        bounded = np.tanh(memory[..., size:]) if cell == LSTM else memory
         _, without, _ = along(module, one, at, np.ones(10, bool))
         last, old = memory[:, -1], memory_before[:, -1]
         wanted = {
-            "memory_norm": np.sqrt((memory**2).mean((1, 2))),
-            "memory_saturation": (np.abs(memory) > 0.95).mean((1, 2)),
+            "memory_norm": np.sqrt((memory[..., :size] ** 2).mean((1, 2))),
+            "memory_saturation": (np.abs(bounded) > 0.95).mean((1, 2)),
             "memory_kl": (policy * np.log(policy / np.maximum(without, 1e-30))).sum(-1).mean(1),
             "memory_staleness": np.linalg.norm(last - old, axis=1) / np.linalg.norm(last, axis=1),
             "memory_gradient": backward(module, one, memory),
         }
+        among = "" if cell == cells(module)[0] else f"with {cell}, "
         for name, x in emitted(metrics, *wanted).items():
-            close(name, x, wanted[name], 2e-3)
+            close(f"{among}{name}", x, wanted[name], 2e-3)
             large = wanted[name] > 1e-4  # which way round a divergence is shows in its last digits
-            close(f"{name}, to what it should be,", x[large] / wanted[name][large], np.ones(large.sum()), 0.01)
+            close(f"{among}{name}, to what it should be,", x[large] / wanted[name][large], np.ones(large.sum()), 0.01)
 
 
 def backward(module: ModuleType, trial: Trial, memory: np.ndarray) -> np.ndarray:
     """By what a gradient's norm changes in a step back along the first ten of FIVE, whose memories are known; `[S]`."""
 
     def of_seed(state: Any, memory: Any) -> Any:
-        gradient, logs = jnp.full(memory.shape[1], memory.shape[1] ** -0.5), []
+        unit = gradient = jnp.full(memory.shape[1], memory.shape[1] ** -0.5)
+        logs = []
         for t in range(9, -1, -1):
 
             def step(before: Any, t: int = t) -> Any:
@@ -470,7 +528,7 @@ def backward(module: ModuleType, trial: Trial, memory: np.ndarray) -> np.ndarray
             before = memory[t - 1] if t else jnp.zeros_like(memory[0])
             (gradient,) = jax.vjp(step, before)[1](gradient)
             norm = jnp.linalg.norm(gradient)
-            gradient = gradient / norm
+            gradient = unit if BEGINS[t] else gradient / norm
             logs += [] if BEGINS[t] else [jnp.log(norm)]
         return jnp.exp(jnp.stack(logs).mean())
 

@@ -222,6 +222,28 @@ FAULTS = {  # text, with what; the oracle; what it says
         "memory = remember(task, params, memory, *x)",
         "memory = remember(task, params, jax.lax.stop_gradient(memory), *x)", "exact_policy", "learning rates away",
     ),
+    "no_gradient_through_what_is_kept": (
+        "return keep * memory +", "return keep * jax.lax.stop_gradient(memory) +", "memory_gradients",
+        "beside what small changes of the parameters do: something stops them",
+    ),
+    "no_gradient_through_c": (
+        "c = nn.sigmoid(forget + 1) * c +", "c = nn.sigmoid(forget + 1) * jax.lax.stop_gradient(c) +",
+        "memory_gradients", "with {'cell': 'lstm'}, gradients of values are",
+    ),
+    "c_learned_as_a_constant": (
+        "        memory = remember(task, params, memory, *x)\n",
+        "        memory = jnp.where(jnp.arange(memory.shape[1]) < task.config.memory_size, memory, "
+        "jax.lax.stop_gradient(memory))\n        memory = remember(task, params, memory, *x)\n",
+        "memory_gradients", "with {'cell': 'lstm'}, after three gradient steps a parameter is",
+    ),
+    "saturation_of_h": (
+        "jnp.tanh(memory[..., size:])", "memory[..., :size]", "known_memory",
+        "with {'cell': 'lstm'}, memory_saturation is",
+    ),
+    "gradient_goes_on_over_resets": (
+        "jnp.where(reset[:, None], unit, gradient / norm[:, None])", "gradient / norm[:, None]", "known_memory",
+        "memory_gradient is",
+    ),
 }  # fmt: skip
 
 

@@ -152,7 +152,7 @@ TRIED = {
 """where bugs are planted: in the first one where they take effect"""
 
 # The policy that collects is one that learning left up to 8 updates ago.
-STALE_PPO = (
+STALE = (
     ("    obs_moments: Moments | None  #", "    stale: Any\n    obs_moments: Moments | None  #"),
     (
         "    state, rollout = collect(task, replace(state, key=key), key_collect)\n",
@@ -161,8 +161,14 @@ STALE_PPO = (
         "    state, rollout = collect(task, state, key_collect)\n"
         "    state = replace(state, params=live)\n",
     ),
-    ("        params=params,\n        opt_state", "        params=params,\n        stale=params,\n        opt_state"),
 )
+STALE_FIRST = {
+    "ppo": (
+        "        params=params,\n        opt_state",
+        "        params=params,\n        stale=params,\n        opt_state",
+    ),
+    "ppo_rnn": ("*episodes, obs_moments, *scaling)", "*episodes, params, obs_moments, *scaling)"),
+}
 MEMORY_FAULTS: dict[str, tuple[dict[str, Any], tuple[tuple[str, str], ...]]] = {  # settings, and edits of the file
     "sequences of one step": ({"sequence_length": 1}, ()),
     "inputs of the memory x 100": ({}, (("gates, kernel_init=orthogonal(1.0)", "gates, kernel_init=orthogonal(1e2)"),)),
@@ -190,7 +196,7 @@ def corpus(agents: Sequence[str] = THREE) -> list[Case]:
                     case("learning rate x 30", {"learning_rate": 30 * rate}),
                     case("no exploration, rewards x 100", greedy | scaled, env="rewards x 100"),
                     case("frozen critic", frozen),
-                    case("stale data", {}, edits=STALE_PPO)
+                    case("stale data", {}, edits=(*STALE, STALE_FIRST[agent]))
                     if agent != "dqn"
                     else case(
                         "stale data",

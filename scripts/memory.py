@@ -11,6 +11,7 @@ last 100 training episodes.
 """
 
 import argparse
+import inspect
 import json
 import sys
 import time
@@ -24,10 +25,12 @@ import numpy as np
 import page
 
 import rlref
+from probes.changes import stamp_of
 from rlref import ppo, ppo_rnn, stats
 from rlref.envs import make_env
 from rlref.envs.partial import Stacked
 from rlref.envs.suites import is_installed
+from rlref.runs.provenance import environment
 from rlref.settings import in_json, settings_of
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -42,7 +45,10 @@ SPEEDS: dict[str, dict[str, Any] | None] = {  # None: PPO, with its own two netw
     "32 units, whole rollouts as sequences": {"sequence_length": None},
     "64 units, whole rollouts": {"memory_size": 64, "hidden_sizes": (64,), "sequence_length": None},
 }
-SHARED = ("learning_rate", "clip_vloss", "normalize_observations", "scale_rewards", "num_envs", "num_steps")
+SHARED = (
+    "learning_rate", "clip_vloss", "normalize_observations", "scale_rewards", "num_envs", "num_steps",
+    "num_minibatches",
+)  # fmt: skip
 
 
 class Task(NamedTuple):
@@ -54,6 +60,7 @@ class Task(NamedTuple):
     params: Mapping[str, Any] = MappingProxyType({})
     """the environment's"""
     seeds: int = 8
+    agents: tuple[str, ...] = tuple(AGENTS)
 
 
 LARGER = {
@@ -68,6 +75,12 @@ TASKS = {
     "CartPole-v1 without velocities": Task("PositionOnlyCartPole-v1", seeds=32),
     **{
         f"MemoryChain-bsuite, length {n}": Task("MemoryChain-bsuite", {}, {"memory_length": n}) for n in (5, 10, 20, 40)
+    },
+    **{
+        f"MemoryChain-bsuite, length {n}, last action and reward not shown": Task(
+            "MemoryChain-bsuite", {"last_inputs": False}, {"memory_length": n}, agents=("ppo_rnn",)
+        )
+        for n in (5, 40)
     },
     "FourRooms-misc": Task("FourRooms-misc", {"total_timesteps": 1_000_000}),
     "MetaMaze-misc": Task("MetaMaze-misc", {"total_timesteps": 1_000_000}),
@@ -92,7 +105,10 @@ def trained(task: Task, agent: str) -> dict[str, Any]:
     name = "ppo" if agent == "stacked" else agent
     run = rlref.train(name, config, env=env, env_params=params, num_seeds=task.seeds, run_dir=None, sinks=())
     found = {"scores": run.scores.tolist(), "steps_per_second": run.summary["steps_per_second"]}
-    return found | {"steps": int(run.metrics["env_steps"].max()), "settings": in_json(settings_of(config))}
+    found |= {"steps": int(run.metrics["env_steps"].max()), "settings": in_json(settings_of(config))}
+    made = environment(None)
+    found |= {"env_params": dict(task.params), "versions": made["versions"], "devices": made["devices"]}
+    return found | {"stamp": stamp_of(inspect.getsource(ppo if name == "ppo" else ppo_rnn))}
 
 
 def cell(row: dict[str, Any] | None) -> str:
@@ -168,7 +184,7 @@ def main() -> int:
         wanted = not options.names or any(x in name for x in options.names)
         if not wanted or (":" in task.env_id and not is_installed(suite)):
             continue
-        for agent in AGENTS:
+        for agent in task.agents:
             if f"{agent}/{name}" in rows and not options.again:
                 continue
             rows[f"{agent}/{name}"] = trained(task, agent)

@@ -22,7 +22,7 @@ def test_the_page_is_what_the_results_say(memory):
     page = memory.RESULTS / "memory.md"
     assert memory.page.read(page, "scripts/memory.py").strip() == memory.table(rows)
     assert memory.page.read(page, "speed").strip() == memory.speed_table(rows["speed"])
-    assert rows.keys() == {"speed", *(f"{agent}/{task}" for task in memory.TASKS for agent in memory.AGENTS)}
+    assert rows.keys() == {"speed", *(f"{agent}/{name}" for name, task in memory.TASKS.items() for agent in task.agents)}
 
 
 @pytest.mark.slow

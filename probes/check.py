@@ -23,7 +23,7 @@ from probes import lacking, one_by_one, solve
 from probes.changes import Changes, changes, module_of, reached, references
 from probes.environments import Tables, Tabular, Target, tables
 from probes.ladder import LADDER, Answer, Case, Probe
-from probes.memory import MEMORY, is_markov, with_more_time
+from probes.memory import MEMORY, for_memory, is_markov
 from probes.oracles import MEMORY_ORACLES, ORACLES, CannotAskError, Oracle, missing, settings_in
 from probes.oracles.base import LIKENESS, used
 from probes.undo import Undo, smallest
@@ -564,7 +564,7 @@ def run(
     if with_memory:
         functions = {n: x for n, x in ORACLES.items() if x.needs}  # these first, for they are nearest to a fault
         oracles = functions | MEMORY_ORACLES | ORACLES
-        ladder = {n: with_more_time(x) for n, x in LADDER.items() if is_markov(x)}
+        ladder = {n: for_memory(x) for n, x in LADDER.items() if is_markov(x)}
     own = {n: x for n, x in (oracles | ladder | MEMORY).items() if kind in x.kinds}
     for wanted in only:
         if wanted not in own:

@@ -19,8 +19,7 @@ from rlref.contract import PPO
 
 MEMORY: dict[str, Probe] = {}
 # Advantages as they are: of minibatches of one environment their spread is mostly chance.
-TIME: dict[str, Any] = {"updates": 300, "num_steps": 31, "norm_adv": False}
-PATIENT = {**TIME, "learning_rate": 3e-3, "ent_coef": 0.02}
+PATIENT = {"updates": 200, "num_steps": 31, "norm_adv": False, "learning_rate": 3e-3, "ent_coef": 0.02}
 UNFIT = ("large_rewards",)  # a memory's units are bounded: the way to V = 100 is long
 FORGETS = "it acts and values as without a memory"
 
@@ -40,10 +39,10 @@ def is_markov(probe: Probe) -> bool:
     return len(shown) == len(params.obs) and not params.truncated.any()
 
 
-def with_more_time(probe: Probe) -> Probe:
+def for_memory(probe: Probe) -> Probe:
     """A probe of ladder.py as agents with a memory are trained on it, unless it has its own settings."""
     normalised = isinstance(probe.case(0).params, Targets)  # near their optimum all advantages are small
-    own = {**TIME, "norm_adv": normalised, **probe.settings.get("ppo", {})}
+    own = {"norm_adv": normalised, **probe.settings.get("ppo", {})}
     return dataclasses.replace(probe, settings={**probe.settings, "ppo": own})
 
 
@@ -106,7 +105,7 @@ def recall_4(rng: np.random.Generator) -> Case:
 @remembering(
     "memory: gradients back through the whole of a sequence",
     gamma=0.98,
-    settings={"num_steps": 37},
+    settings={"num_steps": 37, "updates": 300},
 )
 def recall_16(rng: np.random.Generator) -> Case:
     """recall_1 with sixteen steps between, in rollouts of 37: gradients must go back 17 steps. V = .709 ... 1."""

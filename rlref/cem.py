@@ -16,7 +16,7 @@ Letters: `P` candidates of the population, `K` rollouts of each, `D` parameters 
 `F` features, `B` observations.
 """
 
-# Original: cem a19758d9d275; by this line `rlref probe` tells what a copy has changed
+# Original: cem 3434e6920c46; by this line `rlref probe` tells what a copy has changed
 from __future__ import annotations
 
 import itertools
@@ -448,8 +448,8 @@ def check(config: Config, obs_space: Any, action_space: Any, limit: Any) -> None
     for what, space in (("observation", obs_space), ("action", action_space)):
         if not is_discrete(space) and not hasattr(space, "low"):
             raise ValueError(f"{name} has the {what} space {space}; CEM takes Discrete or Box")
-    if (size := getattr(obs_space, "action_mask", 0)) not in (0, getattr(action_space, "n", 0)):
-        raise ValueError(f"the action_mask has {size} numbers; it must have one for each action of {action_space}")
+    if (mask := getattr(obs_space, "action_mask", 0)) not in (0, getattr(action_space, "n", 0)):
+        raise ValueError(f"the action_mask has {mask} numbers; it must have one for each action of {action_space}")
     if not is_discrete(action_space):
         low, high = (np.asarray(x, np.float64) for x in (action_space.low, action_space.high))
         if not (high - low < np.finfo(np.float32).max).all():  # nor where one is infinite

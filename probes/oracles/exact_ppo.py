@@ -185,6 +185,7 @@ def gradients(module: ModuleType, env: Any) -> Any:
 
 def differentiated(module: ModuleType, trial: Trial, floats: list[Any], batch: Samples) -> Any:
     """The `gradients` at a trial's state with these floats. Raises CannotAskError where there are none."""
+    batch = Samples(*(x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in batch))
     try:
         found = gradients(module, trial.env)(trial.config, trial.params, trial.led, trial.state, floats, batch)
     except (NotImplementedError, TypeError, ValueError) as error:  # such as of a call out of jax
@@ -211,7 +212,6 @@ def ends(module: ModuleType, trial: Trial, samples: Samples, new: Any) -> np.nda
     """
     config = trial.config
     floats, _ = floats_of(trial.state)
-    batch = Samples(*(x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in samples))
     at = rows(floats)
     mean, square, moves = np.zeros_like(at), np.zeros_like(at), np.zeros(at.shape, bool)
     splits = np.cumsum([x[0].size for x in floats])[:-1]
@@ -219,7 +219,7 @@ def ends(module: ModuleType, trial: Trial, samples: Samples, new: Any) -> np.nda
         parts = zip(np.split(at, splits, axis=1), floats, strict=True)
         here = [x.reshape(y.shape).astype(np.float32) for x, y in parts]
         # No number: of a variance in the state that is still 0, under a root. It is no parameter.
-        gradient = np.nan_to_num(rows(differentiated(module, trial, here, batch)[0]))
+        gradient = np.nan_to_num(rows(differentiated(module, trial, here, samples)[0]))
         moves |= gradient != 0
         norm = np.linalg.norm(gradient, axis=1, keepdims=True)
         gradient *= np.minimum(1, config.max_grad_norm / np.maximum(norm, 1e-30))

@@ -459,8 +459,7 @@ def memory_gradients(module: ModuleType) -> None:
             value, policy = trial.update(put(changed), 1)[2][:2]
             return np.float64(value), np.log(np.float64(policy))
 
-        samples = type(batch)(*(x.astype(np.int32 if x.dtype.kind == "i" else np.float32) for x in batch))
-        gradients = differentiated(module, trial, floats, samples)[1:]
+        gradients = differentiated(module, trial, floats, batch)[1:]
         for what, gradient, up, down in zip(("values", "policies"), gradients, moved(1), moved(-1), strict=True):
             change = (up - down)[:, state].reshape(SEEDS, -1)
             change = change @ np.arange(1.0, 1 + change.shape[1]) / 2  # as `gradients` weighs them

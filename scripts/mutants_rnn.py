@@ -448,4 +448,8 @@ METHODS_RNN = {
     "gradient through a sequence's last half alone": "truncated backpropagation through time, of half a sequence",
     "learned from a sequence's last step alone": "a loss on the step with the longest past (as Lample & Chaplot 2017 "
     "leave out the first ones)",
+    **dict.fromkeys(
+        ("no gradient through an LSTM's c", "an LSTM's c learned as a constant"),
+        "backpropagation through time truncated to one step for c, and to none for h",
+    ),
 }

@@ -450,6 +450,6 @@ METHODS_RNN = {
     "leave out the first ones)",
     **dict.fromkeys(
         ("no gradient through an LSTM's c", "an LSTM's c learned as a constant"),
-        "backpropagation through time truncated to one step for c, and to none for h",
+        "truncated backpropagation through time: of one step for c, of the whole sequence for h",
     ),
 }

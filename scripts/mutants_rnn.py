@@ -444,12 +444,10 @@ PPO_RNN = [*MEMORY, *of_ppo()]
 
 # As mutants.METHODS.
 METHODS_RNN = {
-    "no gradient through time": "truncated backpropagation through time, of one step (Williams & Peng 1990)",
     "gradient through a sequence's last half alone": "truncated backpropagation through time, of half a sequence",
-    "learned from a sequence's last step alone": "a loss on the step with the longest past (as Lample & Chaplot 2017 "
-    "leave out the first ones)",
     **dict.fromkeys(
         ("no gradient through an LSTM's c", "an LSTM's c learned as a constant"),
         "truncated backpropagation through time: of one step for c, of the whole sequence for h",
     ),
+    "clip fraction of one side": "a clip of one side, as DAPO's at its end, whose share is of that side alone",
 }

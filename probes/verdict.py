@@ -28,8 +28,15 @@ def word(report: Report) -> Word:
         return "WRONG"
     if report.differing:
         return "DIFFERS"
+    if not report.whole:
+        return "RIGHT" if number_run(report) else "NOT ENOUGH"
     found, bugs = could_find(report)
-    return "NOT ENOUGH" if report.whole and (found < ENOUGH * bugs or report.unseen) else "RIGHT"
+    return "NOT ENOUGH" if found < ENOUGH * bugs or report.unseen else "RIGHT"
+
+
+def number_run(report: Report) -> int:
+    """How many checks could be run, whatever came of them."""
+    return sum(c.fault is not None for c in report.oracles) + sum(isinstance(r, RungResult) for r in report.rungs)
 
 
 def could_find(report: Report) -> tuple[int, int]:
@@ -141,7 +148,7 @@ def differs(report: Report) -> str:
             else (f" To have it as in rlref, {report.undo}.")
         )
     meant = ", ".join(f'"{name}": "why"' for name in names)
-    said += " All that any right agent must do holds."
+    said += " All that any right agent must do holds." if report.whole else " Nothing else was found of what was asked."
     return f"{said} Is it meant? Then write into the file: PROBE_MEANT = {{{meant}}}"
 
 
@@ -171,9 +178,9 @@ def functions_of(result: OracleResult | RungResult, report: Report) -> str:
 
 def not_enough(report: Report) -> str:
     """What was not looked at."""
-    ran = sum(c.fault is not None for c in report.oracles) + sum(isinstance(r, RungResult) for r in report.rungs)
+    ran = number_run(report)
     found, bugs = could_find(report)
-    if found >= ENOUGH * bugs:
+    if report.whole and found >= ENOUGH * bugs:
         names = " and ".join(f"`{name}`" for name in report.unseen)
         meant = ", ".join(f'"{name}": "how you checked it"' for name in report.unseen)
         return (
@@ -183,6 +190,8 @@ def not_enough(report: Report) -> str:
     whys = dict.fromkeys(
         [c.why for c in report.oracles if c.fault is None] + [r.why for r in report.rungs if isinstance(r, Skipped)]
     )
+    if not report.whole:
+        return f": none of the checks that were asked for could run: {'; '.join(whys)}."
     return (
         f": nothing is wrong in what was checked, but the {ran} checks that ran, of "
         f"{len(report.oracles) + len(report.rungs)}, find no more than {found} of {bugs} bugs that "
@@ -194,7 +203,7 @@ def not_enough(report: Report) -> str:
 def right(report: Report) -> str:
     """That all holds, and on how many seeds."""
     rungs = [r for r in report.rungs if isinstance(r, RungResult)]
-    open_ = len(report.oracles) + len(report.rungs) - len(rungs) - sum(c.fault is not None for c in report.oracles)
+    open_ = len(report.oracles) + len(report.rungs) - number_run(report)
     seeds = ""
     if rungs:
         least = max(rungs, key=lambda rung: rung.failures)

@@ -444,7 +444,7 @@ def scores(case: Case) -> np.ndarray:
 
 
 def does_harm(case: Case) -> bool:
-    """Whether a planted bug's seeds score lower than the healthy ones of the same settings, p < .01 (Mann-Whitney)."""
+    """Whether a fault's seeds score lower than the healthy ones of the same settings, p < .01 (Mann-Whitney)."""
     same = [c for c in corpus((case.agent,)) if not c.fault and c.env_id == case.env_id]
     return bool(stats.mannwhitneyu(scores(case), scores(same[-1]), alternative="less").pvalue < 0.01)
 
@@ -477,13 +477,16 @@ def judge(rest: int, agents: Sequence[str] = THREE) -> tuple[dict[str, Any], str
     failed = [row for case in healthy for row in rows[case.name] if not row["score"] >= GOOD[case.env_id]]
 
     faults: dict[tuple[str, str], Tally] = {}
-    harmless, idle, quiet, sick = Tally(), 0, [], []
+    harmless, idle, quiet, sick, trained = Tally(), 0, [], [], []
     for case in cases:
         if not case.fault:
             continue
         if case.component and not does_harm(case):
             harmless.add(case, rows[case.name])
             idle += 1
+            continue
+        if case.fault in MEMORY_FAULTS and not does_harm(case):
+            trained.append(case)
             continue
         what = "planted bugs that do harm" if case.component else case.fault
         faults.setdefault((case.agent, what), Tally()).add(case, rows[case.name])
@@ -536,6 +539,8 @@ def judge(rest: int, agents: Sequence[str] = THREE) -> tuple[dict[str, Any], str
         f"the score, and are not counted above; of their {harmless.seeds} seeds {harmless.hit} are warned of, "
         f"{harmless.right} under the right cause.",
     ]
+    if trained:
+        lines[-1] += " Nor are: " + ", ".join(f"{c.fault} (on {c.env_id})" for c in trained) + "."
     if quiet:
         lines[-1] += (
             " Harm that goes unnoticed: "

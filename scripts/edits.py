@@ -3063,11 +3063,11 @@ PPO_RNN = [
         ),
     ),
     Edit(
-        "a critic that does not teach the memory",
+        "a critic that teaches the memory half as much",
         "ppo_rnn",
-        "the value reads what the policy remembers, and its loss stops there (Cobbe et al. 2021, arXiv:2009.04416)",
+        "the value's gradient is halved where it enters the memory (as MuZero's, Schrittwieser et al. 2020, app. G)",
         ("Network",),
-        (("self.value_head(h)", "self.value_head(jax.lax.stop_gradient(h))"),),
+        (("self.value_head(h)", "self.value_head((h + jax.lax.stop_gradient(h)) / 2)"),),
     ),
     Edit(
         "last reward by its sign",

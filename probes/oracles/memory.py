@@ -93,11 +93,12 @@ FORGETTING: dict[str, np.ndarray] = {
 }
 
 
-def of_memory(isolates: str, holds: str = TRUTH) -> Callable[[Callable[[ModuleType], None]], Any]:
-    """Add the decorated function to the oracles that agents with a memory alone are asked."""
+def of_memory(isolates: str, holds: str = TRUTH, **needs: str) -> Callable[[Callable[[ModuleType], None]], Any]:
+    """Add the decorated function to the oracles that agents with a memory alone are asked; `needs` as in `oracle`."""
 
     def add(check: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        MEMORY_ORACLES[check.__name__] = Oracle(check.__name__, check, PPO, isolates, holds, {})
+        required = {name: tuple(parameters.split()) for name, parameters in needs.items()}
+        MEMORY_ORACLES[check.__name__] = Oracle(check.__name__, check, PPO, isolates, holds, required)
         return check
 
     return add
@@ -403,14 +404,14 @@ def last_unscaled(module: ModuleType) -> None:
         close(f"{name} to {first}, where rewards are scaled,", got, wanted[name] / np.abs(wanted[first]), 1e-3)
 
 
-@of_memory("the memory that a sequence begins with, the order of its steps, or what they show to learning")
+@of_memory("what learning sees of a sequence: the memory that it begins with, its resets, the order of its steps")
 def cut_sequences(module: ModuleType) -> None:
     """Where nothing is learned, ratios are 1 however rollouts are cut into sequences."""
     for number in range(len(cells(module))):
         for length, metrics in losses_of_sequences(module, number).items():
             for name, x in emitted(metrics, "first_ratio_error", "approx_kl").items():
                 if not np.abs(x).max() < 1e-4:
-                    raise AssertionError(f"{name} is {x.max():.2g} in sequences of {length} of 12 steps, not learning")
+                    raise AssertionError(f"{name} is {x.max():.2g} in {of_length(length)}, where nothing is learned")
 
 
 @of_memory("what is learned from of a sequence, or the memory that it begins with", LIKENESS)
@@ -419,7 +420,12 @@ def losses_apart(module: ModuleType) -> None:
     whole, *others = losses_of_sequences(module).items()
     for length, metrics in others:
         for name, x in emitted(metrics, "value_loss", "policy_loss", "loss").items():
-            close(f"{name} in sequences of {length} of 12 steps, where nothing is learned,", x, whole[1][name], 1e-4)
+            close(f"{name} in {of_length(length)}, where nothing is learned,", x, whole[1][name], 1e-4)
+
+
+def of_length(length: int | None) -> str:
+    """What rollouts of 12 steps are cut into, in words."""
+    return f"sequences of {length} of 12 steps" if length else "sequences of all 12 steps"
 
 
 @functools.cache
@@ -438,6 +444,45 @@ def losses_of_sequences(module: ModuleType, number: int = 0) -> dict[Any, dict[s
         trial = Trial(module, FIVE, learning_rate=0.0, state=begun.state, sequence_length=length, **settings)
         found[length] = trial.update(trial.state, 3)[1]
     return found
+
+
+@of_memory("the memory: how it takes up what is new", LIKENESS, Network="num_outputs discrete config")
+def known_cell(module: ModuleType) -> None:
+    """Memories follow from those before as of a GRU (Cho et al. 2014, as in cuDNN) or LSTM (Gers et al. 2000)."""
+    need(module, "cell", "memory_size")
+    rng = np.random.default_rng(0)
+    for cell in cells(module):
+        config = module.Config(memory_size=3, **cell)
+        agent = module.make(config, ON_FIVE, FIVE)
+        lstm = config.cell == "lstm"
+        if np.shape(agent.memory0) != (size := 6 if lstm else 3,):
+            raise CannotAskError("its memory is not one array of memory_size numbers, of an LSTM twice as many: h, c")
+        params = jax.device_get(compiled(agent.init)(jax.random.key(0)).params)
+        network = module.Network(2, True, config)
+        among = f"{config.cell}: the memory after a step"
+        memory, new = rng.uniform(-0.9, 0.9, (8, size)), rng.normal(0, 1, (8, 12 if lstm else 9))
+        old, weights = memory[:, :3], params["params"]["recurrent"]
+        recurrent = old @ np.float64(weights["kernel"]) + np.float64(weights["bias"])
+        if lstm:
+            write, forget, output, news = np.split(new + recurrent, 4, axis=1)
+            c = sigmoid(forget + 1) * memory[:, 3:] + sigmoid(write) * np.tanh(news)
+            wanted = np.concatenate([sigmoid(output) * np.tanh(c), c], axis=1)
+        else:
+            (xr, xz, xn), (hr, hz, hn) = np.split(new, 3, axis=1), np.split(recurrent, 3, axis=1)
+            keep = sigmoid(xz + hz)
+            wanted = keep * old + (1 - keep) * np.tanh(xn + sigmoid(xr + hr) * hn)
+        close(among, network.apply(params, jnp.float32(memory), jnp.float32(new), method="remember"), wanted)
+        if lstm:  # only its h is shown to what follows
+            said, beside = (
+                jax.tree.leaves(network.apply(params, jnp.float32(x), method="decide"))
+                for x in (memory, np.concatenate([old, -memory[:, 3:]], axis=1))
+            )
+            for x, y in zip(said, beside, strict=True):
+                close("lstm: what is decided with another c, and the same h,", y, x)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
 
 
 @of_memory("gradients: on their way through the network and back in time, something stops them", LIKENESS)

@@ -31,5 +31,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"file": str(path), "agent": agent, "seed": seed, "setting": options.setting}))
     else:
-        print(f"written to {path}; from Python, with a copy of {agent}.py: agent, state = {agent}.load({str(path)!r})")
+        from gymnax import registered_envs
+
+        env_id = one.job.config.env_id
+        env = "" if env_id in registered_envs else f", *rlref.envs.make_env({env_id!r})"
+        call = f"agent, state = {agent}.load({str(path)!r}{env})"
+        print(f"written to {path}; from Python, with a copy of {agent}.py: {call}")
     return 0

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
         "3 DIFFERS from rlref's own in its method, unless PROBE_MEANT in the file says that it is meant, or NOT ENOUGH "
         "of it could be checked. On the CPU, unless JAX_PLATFORMS says otherwise.",
     )
-    parser.add_argument("agent", help="ppo, dqn, cem, or a file such as ./my_ppo.py")
+    parser.add_argument("agent", help="ppo, ppo_rnn, dqn, cem, or a file such as ./my_ppo.py")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this check alone; may be repeated")
     parser.add_argument("--num-seeds", type=int, default=64, help="seeds per probe (default: 64)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")

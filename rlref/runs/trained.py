@@ -79,21 +79,34 @@ class Trained:
     def policy(self, row: int) -> Callable[..., Any]:
         """(observation, key=None) -> action.
 
-        Of an agent with a memory: (observation, memory=None, last_action=None, last_reward=0, key=None) -> action,
-        memory; without a memory it is an episode's first step.
+        Of an agent with a memory: (observation, memory=None, last_action=None, last_reward=None, key=None) -> action,
+        memory; without a memory it is an episode's first step. Of one observation: `jax.vmap` it for more. Raises
+        UsageError if one has another shape, or a memory comes without what was done and paid last.
         """
         job, config, leaves = self.job, self.job.config_of(row), self.of_row(row)
+        shape, space = job.env.observation_space(job.env_params).shape, job.env.action_space(job.env_params)
+
+        def checked(what: str, x: Any, shape: tuple[int, ...]) -> jax.Array:
+            if np.shape(x) != shape:
+                raise UsageError(
+                    f"the {what} has the shape {np.shape(x)}; of one step it is {shape}: jax.vmap for more"
+                )
+            return jnp.asarray(x)
 
         def act(obs: Any, key: jax.Array | None = None) -> jax.Array:
-            return self._act(config, leaves, key, jnp.asarray(obs))[0]
+            return self._act(config, leaves, key, checked("observation", obs, shape))[0]
 
         def remembering(
-            obs: Any, memory: Any = None, last_action: Any = None, last_reward: Any = 0, key: jax.Array | None = None
+            obs: Any, memory: Any = None, last_action: Any = None, last_reward: Any = None, key: jax.Array | None = None
         ) -> tuple[jax.Array, Any]:
-            first, space = memory is None, job.env.action_space(job.env_params)
-            memory = playing.memory_of(job.agent) if first else memory
-            action = jnp.zeros(space.shape, space.dtype) if last_action is None else last_action
-            seen = memory, jnp.asarray(obs), jnp.asarray(action, space.dtype), jnp.float32(last_reward), jnp.bool(first)
+            first, start = memory is None, playing.memory_of(job.agent)
+            if first:
+                memory, last_action, last_reward = start, jnp.zeros(space.shape), 0.0
+            elif last_action is None or last_reward is None:
+                raise UsageError("with a memory come the action and the reward of the step before: (obs, memory, a, r)")
+            memory = jax.tree.map(lambda x, to: checked("memory", x, to.shape), memory, start)
+            action = checked("last action", last_action, space.shape).astype(space.dtype)
+            seen = memory, checked("observation", obs, shape), action, jnp.float32(last_reward), jnp.bool(first)
             return self._act(config, leaves, key, *seen)
 
         return remembering if remembers(job.agent) else act

@@ -85,7 +85,7 @@ LATE = {
     "worse_than_start": ("dqn", 60, {"return_mean": 5}, {"return_mean": 20}),
     "fell_back": ("ppo", 60, {"return_mean": 22}, {"return_mean": 70}),
     "memory_unused": ("ppo_rnn", 60, {"memory_kl": 1e-4}, {"memory_kl": 2e-3}),
-    "memory_saturated": ("ppo_rnn", 60, {"memory_saturation": 0.95}, {"memory_saturation": 0.85}),
+    "memory_saturated": ("ppo_rnn", 60, {"memory_saturation": 0.65}, {"memory_saturation": 0.55}),
     "memory_explodes": ("ppo_rnn", 60, {"memory_gradient": 1.3}, {"memory_gradient": 1.05}),
 }  # fmt: skip
 
@@ -311,6 +311,15 @@ def test_rounding_is_allowed_for_where_matrix_products_are_not_of_full_precision
     assert full_precision(["cpu", "cpu"], None)
     assert not full_precision(["NVIDIA H200"], None)
     assert full_precision(["NVIDIA H200"], "highest")
+
+
+def test_where_nothing_more_can_be_gained_there_was_progress():
+    metrics, config = healthy("ppo")
+    metrics["return_max"][:] = 1
+    metrics["return_std"][:, :50], metrics["return_mean"][:, :50] = 1, 0
+    metrics["return_std"][:, 50:], metrics["return_mean"][:, 50:] = 0.2, 0.98
+    metrics["return_mean"][BAD, 50:] = 0.4
+    assert fired(metrics, config, "no_progress").seeds == (BAD,)
 
 
 def test_a_sick_run_has_one_leading_finding():

@@ -86,6 +86,12 @@ def test_agents_without_a_memory_are_asked_by_name_alone():
     assert "the check 'recall_1' is not for this kind of agent" in str(error.value)
 
 
+def test_agents_with_a_memory_are_not_asked_what_theirs_cannot_answer():
+    with pytest.raises(UsageError) as error:
+        check.run("ppo_rnn", only=["statistics_seen"])
+    assert "the check 'statistics_seen' is not for this kind of agent" in str(error.value)
+
+
 def copy(tmp_path, name, *changes):
     source = inspect.getsource(ppo_rnn)
     for old, new in changes:
@@ -236,6 +242,15 @@ FAULTS = {  # text, with what; the oracle; what it says
         "jax.lax.stop_gradient(memory))\n        memory = remember(task, params, memory, *x)\n",
         "memory_gradients", "with {'cell': 'lstm'}, after three gradient steps a parameter is",
     ),
+    "c_lost": (
+        "nn.sigmoid(forget + 1) * c +", "nn.sigmoid(forget + 1) * h +", "known_cell",
+        "lstm: the memory after a step is",
+    ),
+    "c_shown": (
+        "h = memory[:, : self.config.memory_size]", "h = memory[:, -self.config.memory_size :]", "known_cell",
+        "lstm: what is decided with another c, and the same h, is",
+    ),
+    "gru_without_its_reset_gate": ("nn.sigmoid(xr + hr) * hn", "hn", "known_cell", "gru: the memory after a step is"),
     "saturation_of_h": (
         "jnp.tanh(memory[..., size:])", "memory[..., :size]", "known_memory",
         "with {'cell': 'lstm'}, memory_saturation is",

@@ -429,6 +429,9 @@ def test_functions_that_a_file_lacks_are_reported_as_not_checked(tmp_path):
     path = tmp_path / "renamed.py"
     path.write_text(SOURCE.replace("gae(", "advantages_of("))
     report = check.run(str(path), only=["advantages"])
+    assert verdict.word(report) == "NOT ENOUGH"
+    assert verdict.verdict(report) == "NOT ENOUGH: none of the checks that were asked for could run: it has no gae."
+    report = check.run(str(path), only=["advantages", "categorical"])
     assert report.ok
     assert (report.oracles[0].fault, report.oracles[0].why) == (None, "it has no gae")
     assert verdict.verdict(report).endswith("answers every check right; 1 not checked; the others were not asked for.")

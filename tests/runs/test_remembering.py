@@ -11,6 +11,7 @@ from helpers import SMALL
 import rlref
 from rlref import ppo_rnn
 from rlref.cli import main
+from rlref.errors import UsageError
 from rlref.runs import trained
 
 ENV = counting_env.Counting()
@@ -26,7 +27,7 @@ def acted(policy, key=None):
     """An episode of `Counting` by a run's policy: its return, and the memories on the way."""
     key, key_reset = jax.random.split(jax.random.key(3))
     obs, state = ENV.reset(jax.random.split(key_reset, 1)[0])
-    memory, action, reward, total, memories, over = None, None, 0, 0.0, [], False
+    memory, action, reward, total, memories, over = None, None, None, 0.0, [], False
     while not over:
         action, memory = policy(obs, memory, action, reward)
         memories.append(np.asarray(memory))
@@ -43,6 +44,26 @@ def test_a_policy_hands_its_memory_on(run):
     assert again == total
     np.testing.assert_array_equal(memories, same)
     np.testing.assert_array_equal(acted(rlref.load(run.path).policy(1))[1], memories)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((np.ones(2), np.zeros(4)), "with a memory come the action and the reward of the step before"),
+        ((np.ones(2), np.zeros(3), 0, 0.0), r"the memory has the shape \(3,\); of one step it is \(4,\)"),
+        ((np.ones((5, 2)),), r"the observation has the shape \(5, 2\); of one step it is \(2,\): jax.vmap for more"),
+        ((np.ones(2), np.zeros(4), [1], 0.0), r"the last action has the shape \(1,\); of one step it is \(\)"),
+        ((np.ones(2), jax.random.key(0), 0, 0.0), "the memory has the shape"),
+    ],
+)
+def test_a_policy_says_what_it_must_be_given(run, given, said):
+    with pytest.raises(UsageError, match=said):
+        run.policy(0)(*given)
+
+
+def test_a_policy_is_batched_by_vmap(run):
+    action, memory = jax.vmap(run.policy(0))(np.ones((5, 2), np.float32))
+    assert (action.shape, memory.shape) == ((5,), (5, 4))
 
 
 def test_play_remembers_within_an_episode_and_not_beyond(run):
@@ -66,6 +87,7 @@ def test_play_remembers_within_an_episode_and_not_beyond(run):
 def test_what_is_exported_acts_the_same(run, tmp_path, capsys):
     file = tmp_path / "seed.npz"
     assert main(["export", str(run.path), "--seed", "1", "--out", str(file)]) == 0
+    assert f"load({str(file)!r}, *rlref.envs.make_env('counting_env:make_env'))" in capsys.readouterr().out
     np.testing.assert_array_equal(acted(trained.of_file(file).policy(0))[1], acted(run.policy(1))[1])
     agent, state = ppo_rnn.load(file, ENV)
     obs = np.ones(2, np.float32)

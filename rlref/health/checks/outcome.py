@@ -20,16 +20,18 @@ def worse_than_start(m: Series) -> Measurement:
 
 
 @check(
-    "WARN", ALL, "No progress", "(best return - return at the start) / its spread there", source="rlref", window=0.1,
-    share=0.9, explains=("max_return_far", "kl_at_floor"),
+    "WARN", ALL, "No progress", "gain in return / least gain that is progress", source="rlref", window=0.1, share=0.9,
+    explains=("max_return_far", "kl_at_floor"),
     tries="rlref probe on your agent, rlref inspect on your environment; then CEM, which needs no gradients",
 )  # fmt: skip
 def no_progress(m: Series) -> Measurement:
-    """After more than half of the training returns have not risen beyond the spread that they had at the start."""
-    level = m.smooth(m.score, 0.05)
-    best = np.fmax.accumulate(level, axis=1)
-    gain, spread = best - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
-    return below(gain / spread, 1, where=(spread > 0) & (m.progress > 0.5))
+    """In half of the training returns rose neither by their spread at the start nor half way to the best episode."""
+    level, start = m.smooth(m.score, 0.05), m.at_start(m["return_mean"])
+    # Where an episode pays 1 or -1, a random policy's spread is all that there is to gain.
+    room = np.fmax.accumulate(m["return_max"], axis=1) - start
+    enough = np.fmin(m.at_start(m["return_std"]), room / 2)
+    gain = np.fmax.accumulate(level, axis=1) - start
+    return below(gain / enough, 1, where=(enough > 0) & (m.progress > 0.5))
 
 
 @check(

@@ -19,7 +19,6 @@ OWN = {
     "learning through memories": "first_ratio known_losses cut_sequences losses_apart exact_policy exact_value "
     "exact_batch memory_gradients recall_1 recall_4 recall_16",
     "last action and reward": "last_shown last_taken last_unscaled first_steps t_maze cut_sequences",
-    "memory's cell": "known_cell",
     "memory's metrics": "known_memory",
 }
 COMPONENTS_RNN = COMPONENTS["ppo"] | OWN
@@ -432,21 +431,6 @@ TOLD = [
     Mutant("saturation of an LSTM's h", "jnp.tanh(memory[..., size:])", "memory[..., :size]", "memory's metrics"),
 ]
 
-CELL = [
-    Mutant(
-        "an LSTM's gate forgets h, and c is lost",
-        "nn.sigmoid(forget + 1) * c +",
-        "nn.sigmoid(forget + 1) * h +",
-        "memory's cell",
-    ),
-    Mutant(
-        "what an LSTM holds back is read",
-        "h = memory[:, : self.config.memory_size]",
-        "h = memory[:, -self.config.memory_size :]",
-        "memory's cell",
-    ),
-]
-
 
 def of_ppo() -> list[Mutant]:
     """Bugs of PPO whose text ppo_rnn.py has once."""
@@ -455,7 +439,7 @@ def of_ppo() -> list[Mutant]:
     return [one for one in PPO if source.count(one.old) == 1 and one.name not in own and not one.equivalent]
 
 
-MEMORY = [*RESETS, *CARRIED, *FINALS, *SEQUENCES, *LEARNING, *LAST, *TOLD, *CELL]
+MEMORY = [*RESETS, *CARRIED, *FINALS, *SEQUENCES, *LEARNING, *LAST, *TOLD]
 PPO_RNN = [*MEMORY, *of_ppo()]
 
 # As mutants.METHODS.
@@ -465,7 +449,5 @@ METHODS_RNN = {
         ("no gradient through an LSTM's c", "an LSTM's c learned as a constant"),
         "truncated backpropagation through time: of one step for c, of the whole sequence for h",
     ),
-    "an LSTM's gate forgets h, and c is lost": "a network of gates whose memory is what it puts out, without a cell",
-    "what an LSTM holds back is read": "heads that read an LSTM's cell, which its output gate does not close",
     "clip fraction of one side": "a clip of one side, as DAPO's at its end, whose share is of that side alone",
 }

@@ -562,10 +562,9 @@ def run(
     seeds = range(seed, seed + num_seeds)
     oracles, ladder = ORACLES, LADDER
     if with_memory:
-        from rlref import ppo_rnn
-
         # Those of functions first, for they are nearest to a fault; none that not even rlref's own can be asked.
-        asked_of = {n: x for n, x in ORACLES.items() if not missing(x, ppo_rnn)}
+        own_file = load_agent("ppo_rnn")
+        asked_of = {n: x for n, x in ORACLES.items() if not missing(x, own_file)}
         oracles = {n: x for n, x in asked_of.items() if x.needs} | MEMORY_ORACLES | asked_of
         ladder = {n: for_memory(x) for n, x in LADDER.items() if is_markov(x)}
     own = {n: x for n, x in (oracles | ladder | MEMORY).items() if kind in x.kinds}

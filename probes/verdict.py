@@ -178,20 +178,20 @@ def functions_of(result: OracleResult | RungResult, report: Report) -> str:
 
 def not_enough(report: Report) -> str:
     """What was not looked at."""
+    whys = dict.fromkeys(
+        [c.why for c in report.oracles if c.fault is None] + [r.why for r in report.rungs if isinstance(r, Skipped)]
+    )
+    if not report.whole:
+        return f": none of the checks that were asked for could run: {'; '.join(whys)}."
     ran = number_run(report)
     found, bugs = could_find(report)
-    if report.whole and found >= ENOUGH * bugs:
+    if found >= ENOUGH * bugs:
         names = " and ".join(f"`{name}`" for name in report.unseen)
         meant = ", ".join(f'"{name}": "how you checked it"' for name in report.unseen)
         return (
             f": nothing is wrong in the {ran} checks that ran, but none of them runs {names}, at their settings. Check "
             f"that yourself, and write into the file: PROBE_MEANT = {{{meant}}}"
         )
-    whys = dict.fromkeys(
-        [c.why for c in report.oracles if c.fault is None] + [r.why for r in report.rungs if isinstance(r, Skipped)]
-    )
-    if not report.whole:
-        return f": none of the checks that were asked for could run: {'; '.join(whys)}."
     return (
         f": nothing is wrong in what was checked, but the {ran} checks that ran, of "
         f"{len(report.oracles) + len(report.rungs)}, find no more than {found} of {bugs} bugs that "

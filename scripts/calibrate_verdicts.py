@@ -477,7 +477,7 @@ def judge(rest: int, agents: Sequence[str] = THREE) -> tuple[dict[str, Any], str
     failed = [row for case in healthy for row in rows[case.name] if not row["score"] >= GOOD[case.env_id]]
 
     faults: dict[tuple[str, str], Tally] = {}
-    harmless, idle, quiet, sick, trained = Tally(), 0, [], [], []
+    harmless, idle, quiet, sick, mild = Tally(), 0, [], [], []
     for case in cases:
         if not case.fault:
             continue
@@ -486,7 +486,7 @@ def judge(rest: int, agents: Sequence[str] = THREE) -> tuple[dict[str, Any], str
             idle += 1
             continue
         if case.fault in MEMORY_FAULTS and not does_harm(case):
-            trained.append(case)
+            mild.append(case)
             continue
         what = "planted bugs that do harm" if case.component else case.fault
         faults.setdefault((case.agent, what), Tally()).add(case, rows[case.name])
@@ -539,8 +539,8 @@ def judge(rest: int, agents: Sequence[str] = THREE) -> tuple[dict[str, Any], str
         f"the score, and are not counted above; of their {harmless.seeds} seeds {harmless.hit} are warned of, "
         f"{harmless.right} under the right cause.",
     ]
-    if trained:
-        lines[-1] += " Nor are: " + ", ".join(f"{c.fault} (on {c.env_id})" for c in trained) + "."
+    if mild:
+        lines[-1] += " Nor are: " + ", ".join(f"{c.fault} (on {c.env_id})" for c in mild) + "."
     if quiet:
         lines[-1] += (
             " Harm that goes unnoticed: "

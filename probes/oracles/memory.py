@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
+from scipy.special import expit
 
 from probes.environments import Tables, Tabular, tables
 from probes.oracles.base import (
@@ -465,12 +466,12 @@ def known_cell(module: ModuleType) -> None:
         recurrent = old @ np.float64(weights["kernel"]) + np.float64(weights["bias"])
         if lstm:
             write, forget, output, news = np.split(new + recurrent, 4, axis=1)
-            c = sigmoid(forget + 1) * memory[:, 3:] + sigmoid(write) * np.tanh(news)
-            wanted = np.concatenate([sigmoid(output) * np.tanh(c), c], axis=1)
+            c = expit(forget + 1) * memory[:, 3:] + expit(write) * np.tanh(news)
+            wanted = np.concatenate([expit(output) * np.tanh(c), c], axis=1)
         else:
             (xr, xz, xn), (hr, hz, hn) = np.split(new, 3, axis=1), np.split(recurrent, 3, axis=1)
-            keep = sigmoid(xz + hz)
-            wanted = keep * old + (1 - keep) * np.tanh(xn + sigmoid(xr + hr) * hn)
+            keep = expit(xz + hz)
+            wanted = keep * old + (1 - keep) * np.tanh(xn + expit(xr + hr) * hn)
         close(among, network.apply(params, jnp.float32(memory), jnp.float32(new), method="remember"), wanted)
         if lstm:  # only its h is shown to what follows
             said, beside = (
@@ -479,10 +480,6 @@ def known_cell(module: ModuleType) -> None:
             )
             for x, y in zip(said, beside, strict=True):
                 close("lstm: what is decided with another c, and the same h,", y, x)
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
 
 
 @of_memory("gradients: on their way through the network and back in time, something stops them", LIKENESS)

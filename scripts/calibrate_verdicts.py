@@ -143,6 +143,8 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 """what unhealthy runs are cut to: time enough for a healthy one to have learned"""
 FAULT_SEEDS, BUG_SEEDS = 8, 4
+# They do not touch the training; that of environments in which all is allowed, one choice at a time; a GRU's.
+UNTRAINED = ("metrics", "evaluation", "action mask", "several choices", "memory's metrics", "memory's cell")
 TRIED = {
     "ppo": ("CartPole-v1", "Pendulum-v1"),
     "dqn": ("CartPole-v1",),
@@ -213,8 +215,7 @@ def corpus(agents: Sequence[str] = THREE) -> list[Case]:
         for env_id in TRIED[agent]:
             settings = settings_of(agent, env_id) | SHORT[agent]
             for bug in BUGS[agent]:
-                # They do not touch the training; that of environments in which all is allowed, one choice at a time.
-                if bug.component in ("metrics", "evaluation", "action mask", "several choices", "memory's metrics"):
+                if bug.component in UNTRAINED:
                     continue
                 edits = ((bug.old, bug.new),)
                 cases.append(Case(agent, env_id, f"bug: {bug.name}", settings, BUG_SEEDS, "", edits, bug.component))

@@ -20,6 +20,7 @@ OWN = {
     "exact_batch memory_gradients recall_1 recall_4 recall_16",
     "last action and reward": "last_shown last_taken last_unscaled first_steps t_maze cut_sequences",
     "memory's metrics": "known_memory",
+    "memory's cell": "known_cell",
 }
 COMPONENTS_RNN = COMPONENTS["ppo"] | OWN
 COMPONENTS_RNN["evaluation"] += " remembered_values first_steps"
@@ -312,6 +313,21 @@ LEARNING = [
     ),
 ]
 
+CELL = [
+    Mutant(
+        "an LSTM's gate forgets h, and c is lost",
+        "c = nn.sigmoid(forget + 1) * c +",
+        "c = nn.sigmoid(forget + 1) * h +",
+        "memory's cell",
+    ),
+    Mutant(
+        "what an LSTM holds back is read",
+        "h = memory[:, : self.config.memory_size]",
+        "h = memory[:, -self.config.memory_size :]",
+        "memory's cell",
+    ),
+]
+
 LAST = [
     Mutant(
         "last action and reward of another episode",
@@ -439,7 +455,7 @@ def of_ppo() -> list[Mutant]:
     return [one for one in PPO if source.count(one.old) == 1 and one.name not in own and not one.equivalent]
 
 
-MEMORY = [*RESETS, *CARRIED, *FINALS, *SEQUENCES, *LEARNING, *LAST, *TOLD]
+MEMORY = [*RESETS, *CARRIED, *FINALS, *SEQUENCES, *LEARNING, *CELL, *LAST, *TOLD]
 PPO_RNN = [*MEMORY, *of_ppo()]
 
 # As mutants.METHODS.
@@ -449,5 +465,7 @@ METHODS_RNN = {
         ("no gradient through an LSTM's c", "an LSTM's c learned as a constant"),
         "truncated backpropagation through time: of one step for c, of the whole sequence for h",
     ),
+    "an LSTM's gate forgets h, and c is lost": "a network of gates whose memory is what it puts out, without a cell",
+    "what an LSTM holds back is read": "heads that read an LSTM's cell, which its output gate does not close",
     "clip fraction of one side": "a clip of one side, as DAPO's at its end, whose share is of that side alone",
 }

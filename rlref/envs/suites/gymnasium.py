@@ -70,6 +70,7 @@ class Gymnasium:
         self.env = env
         self.start = getattr(env.action_space, "start", None)  # of Discrete and MultiDiscrete
         self.seen, self.mask_size = apart(env)
+        self.integers = np.issubdtype(self.seen.dtype, np.integer)
         space = env.observation_space
         self.beside_mask = [x for x in space.spaces if x != "action_mask"] if isinstance(space, spaces.Dict) else []
         plain = env.unwrapped
@@ -93,16 +94,17 @@ class Gymnasium:
         if isinstance(space, spaces.Discrete):
             given = int(given)
         elif isinstance(space, spaces.Box):  # float32 of a bound may lie beyond it
-            given = np.clip(given.astype(space.dtype), space.low, space.high)
+            given = np.maximum(np.minimum(given.astype(space.dtype), space.high), space.low)  # sooner than np.clip
         stepped: Any = self.env.step(given)
         if len(stepped) != 5:  # gym's before 0.26, and gymnasium never
             what = "observation, reward, terminated, truncated, info"
             raise TypeError(f"step gives {len(stepped)} values; gymnasium's gives {what}")
         obs, reward, terminated, truncated, info = stepped
-        try:
-            reward = float(np.asarray(reward).reshape(()))
-        except (TypeError, ValueError):
-            raise TypeError(f"step gives the reward {reward!r}, which is no number") from None
+        if not isinstance(reward, float):
+            try:
+                reward = float(np.asarray(reward).reshape(()))
+            except (TypeError, ValueError):
+                raise TypeError(f"step gives the reward {reward!r}, which is no number") from None
         return self.shown(obs), reward, bool(terminated), bool(truncated), info
 
     def shown(self, obs: Any) -> np.ndarray:
@@ -121,8 +123,7 @@ class Gymnasium:
             obs = np.asarray(obs)
             if obs.shape != self.seen.shape:
                 raise ValueError(f"an observation is {obs.shape}, and its space says {self.seen.shape}")
-            integers = np.issubdtype(self.seen.dtype, np.integer)
-            if integers and obs.dtype != self.seen.dtype and not np.array_equal(obs.astype(self.seen.dtype), obs):
+            if self.integers and obs.dtype != self.seen.dtype and not np.array_equal(obs.astype(self.seen.dtype), obs):
                 raise ValueError(
                     f"an observation of {obs.dtype} has numbers that its space's {self.seen.dtype} has not"
                 )

@@ -19,6 +19,7 @@ import numpy as np
 from rlref.envs.suites.words import Words
 from rlref.errors import in_a_line
 
+PAIRS = ("token", "next_token", "seed", "next_seed")
 SPARE = 4  # times the largest batch of each device: so many environments are kept at most
 
 
@@ -76,14 +77,16 @@ class Host:
     def there(self, token: np.ndarray) -> Played:
         """The environment that has come so far. Raises LookupError if none has."""
         with self.lock:
-            return self.waiting[number(token)][-1]
+            return self.waiting[numbers(token[None])[0]][-1]
 
     def _called(self, rows: np.ndarray, one: Callable[..., None]) -> np.ndarray:
         rows = np.ascontiguousarray(rows)
         flat = rows.reshape(-1, self.asked.size)
         out = np.zeros((len(flat), self.given.size), np.uint32)
+        given = self.given.views(out)
         if self.failure is None:
-            asked, given = self.asked.views(flat), self.given.views(out)
+            asked: dict[str, Any] = self.asked.views(flat)
+            asked |= {name: numbers(asked[name]) for name in PAIRS}
             self.largest = max(self.largest, len(flat))
             try:
                 for i in range(len(flat)):
@@ -91,35 +94,33 @@ class Host:
             except Exception as error:  # the environment's own code: anything can come; jax would log all of it
                 self.failure = f"{self.name}: {with_place(error)}"
         if self.failure is not None:  # nobody who does not ask should take what comes for returns
-            self.given.views(out)["reward"][:] = np.nan
+            given["reward"][:] = np.nan
         return out.reshape(*rows.shape[:-1], self.given.size)
 
-    def _reset_one(self, i: int, asked: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+    def _reset_one(self, i: int, asked: dict[str, Any], given: dict[str, np.ndarray]) -> None:
         env = self._any()
         given["obs"][i] = env.reset(seed_of(asked["next_seed"][i]))
-        self._put(number(asked["next_seed"][i]), env)
+        self._put(asked["next_seed"][i], env)
 
-    def _step_one(self, i: int, asked: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
-        env = self._at(number(asked["token"][i])) or self._brought(i, asked)
-        truncated = env is None
+    def _step_one(self, i: int, asked: dict[str, Any], given: dict[str, np.ndarray]) -> None:
+        env = self._at(asked["token"][i]) or self._brought(i, asked)
+        terminated, truncated = False, env is None
         if env is None:
-            env = self._any()
+            env, obs = self._any(), asked["obs"][i]
             self.given_up += 1
-            given["final_obs"][i] = asked["obs"][i]
         else:
             if (saved := env.save()) is not None:
                 given["saved"][i] = saved
-            obs, reward, terminated, truncated, info = env.step(asked["action"][i])
-            given["final_obs"][i], given["reward"][i], given["terminated"][i] = obs, reward, terminated
-            given["metrics"][i] = [info.get(name, 0.0) for name in self.metrics]
-        given["truncated"][i] = truncated
-        token = asked["next_token"]
-        if truncated or given["terminated"][i] or asked["cut"][i]:
-            token = asked["next_seed"]
-            given["obs"][i] = env.reset(seed_of(token[i]))
-        else:
-            given["obs"][i] = given["final_obs"][i]
-        self._put(number(token[i]), env)
+            obs, given["reward"][i], terminated, truncated, info = env.step(asked["action"][i])
+            if self.metrics:
+                given["metrics"][i] = [info.get(name, 0.0) for name in self.metrics]
+        given["final_obs"][i], given["terminated"][i], given["truncated"][i] = obs, terminated, truncated
+        token = asked["next_token"][i]
+        if terminated or truncated or asked["cut"][i]:
+            token = asked["next_seed"][i]
+            obs = env.reset(seed_of(token))
+        given["obs"][i] = obs
+        self._put(token, env)
 
     def _at(self, token: int) -> Played | None:
         """The environment that has come so far, if one has."""
@@ -131,7 +132,7 @@ class Host:
                 del self.waiting[token]
             return envs.pop()
 
-    def _brought(self, i: int, asked: dict[str, np.ndarray]) -> Played | None:
+    def _brought(self, i: int, asked: dict[str, Any]) -> Played | None:
         """An environment that was brought where a state is: its last step is made once more."""
         env = self._any()
         if asked["time"][i] > 0 and env.save() is None:
@@ -165,11 +166,11 @@ def with_place(error: BaseException) -> str:
     return f"{in_a_line(error)} ({Path(last.filename).name}, line {last.lineno})"
 
 
-def seed_of(words: np.ndarray) -> int:
+def numbers(pairs: np.ndarray) -> list[int]:
+    """Pairs of words `[n, 2]` as one number each."""
+    return np.ascontiguousarray(pairs).view(np.uint64)[:, 0].tolist()
+
+
+def seed_of(number: int) -> int:
     """Two words as a seed of 31 bits, the most that all generators take."""
-    return int(words[0] ^ words[1]) & 0x7FFFFFFF
-
-
-def number(words: np.ndarray) -> int:
-    """Two words as one number."""
-    return int(words[0]) << 32 | int(words[1])
+    return (number ^ number >> 32) & 0x7FFFFFFF

@@ -29,6 +29,14 @@ class Words:
         ends = np.cumsum([field.words for field in fields.values()]).tolist()
         self.places = {name: slice(end - fields[name].words, end) for name, end in zip(fields, ends, strict=True)}
         self.size = ends[-1]
+        self.record = np.dtype(
+            {
+                "names": [*fields],
+                "formats": [(field.dtype, field.shape) for field in fields.values()],
+                "offsets": [4 * place.start for place in self.places.values()],
+                "itemsize": 4 * self.size,
+            }
+        )
 
     def pack(self, **arrays: Any) -> jax.Array:
         """A row `[size]` uint32 of one environment's arrays."""
@@ -40,11 +48,8 @@ class Words:
 
     def views(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The arrays `[n, ...]` of rows `[n, size]` on the host, to be read and written in place."""
-        found = {}
-        for name, (shape, dtype) in self.fields.items():
-            part = rows[:, self.places[name]].view(dtype)
-            found[name] = part[:, : math.prod(shape)].reshape(len(rows), *shape)
-        return found
+        records = rows.view(self.record)[:, 0]
+        return {name: records[name] for name in self.fields}
 
     @staticmethod
     def _to_words(field: Field, x: Any) -> jax.Array:

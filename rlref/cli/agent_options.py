@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import io
 import itertools
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from types import ModuleType
 from typing import Any
 
 from rlref.errors import UsageError
+
+# What tyro says of a value that is none of an option's types.
+OF_SEVERAL_TYPES = r"Error parsing (\S+): no type matching (.+) could be instantiated from \[(.*?)\].*"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +158,7 @@ def read_options(
         # tyro frames its message, and rules it off from the help below it.
         message, *_ = said.getvalue().partition("\n")[2].split("──")
         one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
+        one_line = re.sub(OF_SEVERAL_TYPES, r"\1 takes \2, not \3", one_line)
         raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {written} --help` shows all") from None
     if unknown:
         if not unknown[0].startswith("-"):

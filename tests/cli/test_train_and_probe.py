@@ -276,6 +276,7 @@ WRONG = [
     ("train ppo --distributed --process-id None", "--process-id takes a whole number, not 'None'"),
     ("train ppo --distributed --coordinator", "--coordinator takes HOST:PORT"),
     ("train ppo --distributed=1 --num-seeds 1", "'1' is too much; what is on or off takes no value"),
+    ("train ppo_rnn --sequence-length none", "--sequence-length takes {None}|INT, not 'none'. `rlref train"),
     ("train ppo --anneal-lr False", "takes no value, but --NAME or --no-NAME"),
     ("report no/such/run", "no/such/run does not exist"),
     ("train ppo --run-dir file/run", "cannot write"),

@@ -8,6 +8,10 @@ their rows, so that navix may have an environment of its own:
     pip install -e '.[brax,craftax,gymnasium,jumanji,pgx,playground,xminigrid]' && python scripts/suites.py
     pip install -e '.[navix]' && python scripts/suites.py navix:Navix-DoorKey-8x8-v0
 
+With --shares instead: where the time of PPO's update goes, of the same seeds and environments on all cores, to the
+environments (by as many of their steps under random actions), to choosing actions (what a rollout takes beyond that),
+to learning (what is left of an update).
+
 Writes scripts/results/suites.json, and the table in suites.md, in about half an hour on two cores. Leave the machine
 alone while it runs.
 """
@@ -16,16 +20,20 @@ import argparse
 import functools
 import importlib.metadata
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import page
+from jax.sharding import PartitionSpec as P
 from packaging.requirements import Requirement
 
 import rlref
@@ -34,6 +42,7 @@ from rlref.envs import make_env
 from rlref.envs.suites import SUITES, is_installed
 from rlref.errors import UsageError
 from rlref.inspection.inspect import inspect
+from rlref.runs import compiling
 
 RESULTS = Path(__file__).resolve().parent / "results"
 IDS = (
@@ -85,6 +94,13 @@ def random_play(env: Any, params: Any, num_envs: int, key: jax.Array, steps: jax
     """Environments take so many steps under random actions. Returns the sum of all, so that nothing is left out."""
     key, key_reset = jax.random.split(key)
     _, state = jax.vmap(env.reset, (0, None))(jax.random.split(key_reset, num_envs), params)
+    return random_steps(env, params, num_envs, key, steps, state)[1]
+
+
+def random_steps(
+    env: Any, params: Any, num_envs: int, key: jax.Array, steps: jax.Array | int, state: Any
+) -> tuple[Any, jax.Array]:
+    """The same, from states `[num_envs]`; with the states after."""
 
     def step(i: jax.Array, carry: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
         state, total = carry
@@ -94,7 +110,7 @@ def random_play(env: Any, params: Any, num_envs: int, key: jax.Array, steps: jax
         obs, state, reward, *_ = jax.vmap(env.step, (0, 0, 0, None))(keys, state, action, params)
         return state, total + reward.sum() + obs.sum()
 
-    return jax.lax.fori_loop(0, steps, step, (state, 0.0))[1]
+    return jax.lax.fori_loop(0, steps, step, (state, 0.0))
 
 
 def measured(env_id: str) -> Iterator[dict[str, Any]]:
@@ -134,6 +150,42 @@ def measured(env_id: str) -> Iterator[dict[str, Any]]:
     yield row
 
 
+def shares(env_id: str) -> Iterator[dict[str, Any]]:
+    """Seconds of an update, of its rollout alone, and of its environments alone; in a process of its own."""
+    env, params = make_env(env_id)
+    agent = ppo.make(config := ppo.Config(env_id=env_id, num_envs=ENVS), env, params)
+    task, _ = agent.update.args  # type: ignore[attr-defined]
+    mesh, _ = compiling.mesh_for(SEEDS)
+
+    def bare(state: Any) -> Any:
+        key, key_play = jax.random.split(state.key)
+        env_state, total = random_steps(env, params, ENVS, key_play, config.num_steps, state.env_state)
+        return replace(state, key=key, env_state=env_state), total
+
+    def rollout(state: Any) -> Any:
+        key, key_collect = jax.random.split(state.key)
+        return ppo.collect(task, replace(state, key=key), key_collect)
+
+    def on_all_cores(one: Callable[[Any], Any]) -> Any:
+        """Of all seeds; those of a core side by side."""
+        return jax.jit(compiling.on_each_device(jax.vmap(one), mesh, P("seed"), P("seed")))
+
+    def seconds(one: Callable[[Any], Any], state: Any) -> float:
+        """The median of at least 5 calls, one after the other, and of as many as take `SECONDS / 4`."""
+        lowered = on_all_cores(one).lower(state)
+        done, took = lowered.compile(compiling.options(compiling.LOOP)), list[float]()
+        state, _ = done(state)
+        while len(took) < 5 or sum(took) < SECONDS / 4:
+            begin = time.perf_counter()
+            state, _ = jax.block_until_ready(done(state))
+            took.append(time.perf_counter() - begin)
+        return statistics.median(took)
+
+    state = on_all_cores(agent.init)(jax.random.split(jax.random.key(0), SEEDS))
+    parts = {"update": lambda state: agent.update(state, jnp.int32(0)), "rollout": rollout, "environments": bare}
+    yield {"shares": {name: seconds(one, state) for name, one in parts.items()}}
+
+
 def gif_of(run: Any, path: Path) -> str:
     """Whether an episode can be drawn; else why not."""
     try:
@@ -148,8 +200,9 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     """A line per id."""
     lines = [
         "| id | its packages, MB | compiling, bare and training, s | steps/s bare, one core | in training, all cores "
-        "| endings of a random policy | `rlref inspect` | GIF |",
-        "|---|---|---|---|---|---|---|---|",
+        "| of an update's time, %: environments, choosing actions, learning | endings of a random policy "
+        "| `rlref inspect` | GIF |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for env_id in (x for x in IDS if x in rows):
         row = rows[env_id]
@@ -159,15 +212,23 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
         endings = row.get("endings", "")
         gif = row.get("gif") or row["error"]
         gif = "not here: MuJoCo draws with OpenGL" if "OpenGL" in gif else gif
-        cells = [env_id, f"{row['megabytes']:,.0f}", seconds, *speeds, endings, found, gif]
+        cells = [env_id, f"{row['megabytes']:,.0f}", seconds, *speeds, shares_of(row), endings, found, gif]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def by_itself(script: str, env_id: str, time_limit: float) -> dict[str, Any]:
+def shares_of(row: dict[str, Any]) -> str:
+    """Of an update's time: the environments', choosing actions, and learning, in percent."""
+    if "shares" not in row:
+        return ""
+    update, rollout, environments = (row["shares"][x] for x in ("update", "rollout", "environments"))
+    return ", ".join(f"{x / update:.0%}".rstrip("%") for x in (environments, rollout - environments, update - rollout))
+
+
+def by_itself(script: str, env_id: str, time_limit: float, what: str = "row") -> dict[str, Any]:
     """The last row that `script --row ENV_ID` prints, in a process of its own; with "error" where it fails."""
     row: dict[str, Any] = {}
-    command = [sys.executable, script, "--row", env_id]
+    command = [sys.executable, script, f"--{what}", env_id]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=time_limit, check=True)
         row = json.loads(done.stdout.splitlines()[-1])
@@ -183,10 +244,12 @@ def by_itself(script: str, env_id: str, time_limit: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ids", nargs="*", help="without any, all whose suite is installed")
+    parser.add_argument("--shares", action="store_true", help="where the time of an update goes, instead")
     parser.add_argument("--row", help=argparse.SUPPRESS)
+    parser.add_argument("--row-of-shares", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.row:
-        for known in measured(options.row):
+    if options.row or options.row_of_shares:
+        for known in measured(options.row) if options.row else shares(options.row_of_shares):
             print(json.dumps(known), flush=True)
         return 0
     path = RESULTS / "suites.json"
@@ -196,8 +259,11 @@ def main() -> int:
         if not is_installed(suite):
             print(f"{env_id}: not installed")
             continue
-        row: dict[str, Any] = {"megabytes": added_megabytes(SUITES[suite].requirement)}
-        row |= by_itself(__file__, env_id, TIME_LIMIT)
+        if options.shares:
+            row = rows[env_id] | by_itself(__file__, env_id, TIME_LIMIT, "row-of-shares")
+        else:
+            row = {"megabytes": added_megabytes(SUITES[suite].requirement)} | by_itself(__file__, env_id, TIME_LIMIT)
+            row |= {"shares": rows[env_id]["shares"]} if "shares" in rows.get(env_id, {}) else {}
         rows[env_id] = row
         print(env_id, row, flush=True)
         path.write_text(json.dumps(rows, indent=1) + "\n")

@@ -196,7 +196,7 @@ def bugs() -> None:
     from rlref.reports.facts import interval_in_words
 
     rows = [
-        "| bug | `return_mean` after 200,000 steps | `rlref diagnose` | `rlref probe` fails first |",
+        "| bug | `return_mean` after 200,000 steps | `rlref diagnose` | `rlref probe` names |",
         "|---|---|---|---|",
     ]
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,8 @@ be asked that calls a function of the file or reads a field of its state, as of 
 The ladder is trained only where no oracle fails, so that DIFFERS may be WRONG on a rung.
 
 Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
-row is made again only if the bug, the agent or what found it has changed since.
+row is made again only if the bug, the agent or what found it has changed since. Where that is oracles alone, they alone
+are asked again: what the ladder said of the same file stands, and so do the seconds of the whole.
 """
 
 import argparse
@@ -41,20 +42,25 @@ from mutants import COMPONENTS, METHODS, MUTANTS, Mutant, plant
 from mutants_rnn import COMPONENTS_RNN, METHODS_RNN, PPO_RNN
 from renamed import renamed
 
-from probes.changes import nodes, reached, without_docstrings
+from probes.changes import between, nodes, reached, without_docstrings
 from probes.ladder import LADDER
-from probes.oracles import MEMORY_ORACLES, ORACLES
+from probes.oracles import MEMORY_ORACLES, ORACLES, missing
 from probes.oracles.base import LIKENESS
 from probes.verdict import CAUGHT_BY
+from rlref.contract import load_agent
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
-PAGE = ROOT / "probes" / "planted_bugs.md"
+PROBES = ROOT / "probes"
+PAGE = PROBES / "planted_bugs.md"
 BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
 TIME_LIMIT = 2_400  # seconds: where likeness fails alone, the whole ladder is trained
 ALL = {**MUTANTS, "ppo_rnn": PPO_RNN}
 ISOLATED_BY = {**COMPONENTS, "ppo_rnn": COMPONENTS_RNN}
 AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
+# What the outcome of rungs depends on: these files of the probes, and of check.py these definitions, with theirs.
+OF_RUNGS = ("ladder", "memory", "ways", "environments", "solve", "lacking", "one_by_one", "registration", "oracles/base")
+JUDGED_BY = ("groups_of", "refusal", "train_group", "given_time", "astray", "FEW", "FEW_FAIL")
 
 
 def planted(agent: str, mutant: Mutant | None) -> str:
@@ -121,6 +127,20 @@ def localised(row: dict[str, Any]) -> bool:
     return row["check"] in ISOLATED_BY[row["agent"]][row["component"]].split()
 
 
+def find(
+    row: dict[str, Any], source: str, folder: Path, old: dict[str, Any] | None, oracles: list[str]
+) -> dict[str, Any]:
+    """A row of the catalogue with what is found; by `oracles` alone where `old` has what the ladder said."""
+    ways = row.pop("options")
+    if old is not None and (again := with_ladder(probe(row["agent"], source, folder, oracles), old)):
+        return again | row
+    for words in ways:
+        found = probe(row["agent"], source, folder, words)
+        if found["check"]:
+            break
+    return row | found
+
+
 PARTS = ("full", "trained", "renamed")
 
 
@@ -128,11 +148,8 @@ def catalogue(part: str) -> dict[str, dict[str, Any]]:
     """Key -> a row without what is found, and the options to probe its file with, in turn until a check fails."""
     rows: dict[str, dict[str, Any]] = {}
     for agent, mutants in (ALL if part == "full" else MUTANTS).items():
-        oracles, ladder = (
-            [word for name, x in checks.items() if agent in x.kinds for word in ("--only", name)]
-            for checks in (ORACLES, LADDER)
-        )
-        options = {"full": [[]], "trained": [ladder], "renamed": [oracles, ladder]}[part]
+        ladder = only([name for name, x in LADDER.items() if agent in x.kinds])
+        options = {"full": [[]], "trained": [ladder], "renamed": [only(oracles_of(agent)), ladder]}[part]
         for mutant in mutants:
             about = {"part": part, "agent": agent, "mutant": mutant.name, "component": mutant.component,
                      "equivalent": mutant.equivalent, "later": mutant.declared_later}  # fmt: skip
@@ -153,21 +170,52 @@ def source_of(row: dict[str, Any]) -> str:
     return under_other_names(source) if row["part"] == "renamed" else source
 
 
-@functools.cache
 def behind(check: str) -> list[str]:
     """What an oracle does: itself and the functions, classes and constants that it refers to, without docstrings."""
+    return reached_from((check,), (ROOT / "probes" / "environments.py", *sorted(PROBES.glob("oracles/*.py"))))
+
+
+@functools.cache
+def reached_from(roots: tuple[str, ...], files: tuple[Path, ...]) -> list[str]:
+    """These definitions of the files, and those that they refer to, without docstrings."""
     names, texts = defaultdict[str, set[str]](set), defaultdict[str, list[str]](list)
-    for path in (ROOT / "probes" / "environments.py", *sorted((ROOT / "probes" / "oracles").glob("*.py"))):
+    for path in files:
         for name, node in nodes(path.read_text()).items():  # of one name in two files both
             names[name] |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
             texts[name].append(without_docstrings(node))
-    return [text for name in sorted(reached(names, {check}) & {*texts}) for text in texts[name]]
+    return [text for name in sorted(reached(names, {*roots}) & {*texts}) for text in texts[name]]
 
 
 @functools.cache
+def of_the_ladder() -> list[str]:
+    """What decides whether a rung passes, without docstrings."""
+    texts = [(PROBES / f"{name}.py").read_text() for name in OF_RUNGS]
+    whole = [without_docstrings(node) for text in texts for node in (*nodes(text).values(), *between(text))]
+    return whole + reached_from(JUDGED_BY, (PROBES / "check.py",))
+
+
+@functools.cache
+def oracles_of(agent: str) -> list[str]:
+    """The oracles that an agent's file is asked."""
+    if agent != "ppo_rnn":
+        return [name for name, x in ORACLES.items() if agent in x.kinds]
+    own = load_agent(agent)
+    asked = {name: x for name, x in ORACLES.items() if not missing(x, own)} | MEMORY_ORACLES
+    return [name for name, x in asked.items() if "ppo" in x.kinds]
+
+
+def only(names: list[str]) -> list[str]:
+    """The options with which these checks alone are asked."""
+    return [word for name in names for word in ("--only", name)]
+
+
 def of_the_probes(bisect: bool = False) -> list[str]:
     """The texts of all their files; undo.py is used where changes are undone alone."""
-    return [path.read_text() for path in sorted((ROOT / "probes").rglob("*.py")) if bisect or path.name != "undo.py"]
+    return [path.read_text() for path in sorted(PROBES.rglob("*.py")) if bisect or path.name != "undo.py"]
+
+
+def hashed(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def version(agent: str, source: str, check: str) -> str:
@@ -177,8 +225,25 @@ def version(agent: str, source: str, check: str) -> str:
     So checks that were added since, and would fail sooner, may name another component.
     """
     oracle = (ORACLES | MEMORY_ORACLES).get(check)
-    texts = behind(check) if oracle and oracle.holds != LIKENESS else of_the_probes()
-    return hashlib.sha256("\0".join([source, *texts]).encode()).hexdigest()[:16]
+    if oracle and oracle.holds != LIKENESS:
+        return hashed(source, *behind(check))
+    return hashed(source, *(text for name in oracles_of(agent) for text in behind(name)), *of_the_ladder())
+
+
+def ladder_version(row: dict[str, Any], source: str) -> str:
+    """What the part of a row depends on that the ladder found; '' if it was not trained, or not after all oracles."""
+    trained = row["by"] in ("rung", "") or (row["part"] != "renamed" and row.get("word") == "DIFFERS")
+    return hashed(source, *of_the_ladder()) if trained else ""
+
+
+def with_ladder(found: dict[str, Any], old: dict[str, Any]) -> dict[str, Any] | None:
+    """What oracles alone say of a file, with what the ladder said before; None if that is not known."""
+    if found.get("word") == "WRONG":
+        return found
+    if found["check"]:
+        word = old["word"] if old["by"] == "rung" else found["word"]
+        return found | {"word": word, "seconds": old["seconds"]}
+    return old if old["by"] in ("rung", "") else None
 
 
 def totals(rows: list[dict[str, Any]]) -> str:
@@ -351,20 +416,21 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         concurrent.futures.ThreadPoolExecutor(options.jobs) as pool,
     ):
-
-        def run(row: dict[str, Any], source: str) -> dict[str, Any]:
-            for words in row.pop("options"):
-                found = probe(row["agent"], source, Path(folder), words)
-                if found["check"]:
-                    break
-            return row | found
-
         # Files are made in this thread, and versions: in Python 3.11 two threads cannot parse at a time.
         sources = {key: source_of(row) for key, row in todo.items()}
-        started = {pool.submit(run, row, sources[key]): key for key, row in todo.items()}
+        known = rows if options.sample is None else {}
+        started = {}
+        for key, row in todo.items():
+            old, first = known.get(key, {}), row["options"][0]
+            if old.get("ladder") != hashed(sources[key], *of_the_ladder()):
+                old = None
+            elif row["part"] != "renamed":
+                first = [*first, *only(oracles_of(row["agent"]))]
+            started[pool.submit(find, row, sources[key], Path(folder), old, first)] = key
         for future in concurrent.futures.as_completed(started):
             key, row = started[future], future.result()
             row["version"] = version(row["agent"], sources[key], row["check"])
+            row["ladder"] = ladder_version(row, sources[key])
             done.append(row)
             wrong = row["check"] and "mutant" in row and not localised(row)
             said = "passes" if not row["check"] else row["check"] + (", the wrong component" if wrong else "")

@@ -89,6 +89,52 @@ def test_a_stopped_run_goes_on_where_it_was(results, monkeypatch):
     assert results()[1] == 1
 
 
+RUNG = {"check": "bandit", "by": "rung", "word": "WRONG", "verdict": "", "seconds": 100}
+LIKENESS = {"check": "common_numbers", "by": "oracle", "word": "DIFFERS", "verdict": "", "seconds": 100}
+NOTHING = {"check": "", "by": "", "word": "NOT ENOUGH", "verdict": "", "seconds": 9}
+
+
+@pytest.mark.parametrize(
+    ("before", "oracles", "after", "whole"),
+    [
+        (RUNG, NOTHING, RUNG, False),
+        (RUNG, LIKENESS, LIKENESS | {"word": "WRONG"}, False),
+        (RUNG, LIKENESS | {"word": "WRONG", "seconds": 5}, LIKENESS | {"word": "WRONG", "seconds": 5}, False),
+        (NOTHING, NOTHING, NOTHING, False),
+        (LIKENESS, LIKENESS | {"check": "policy_outputs", "seconds": 5}, LIKENESS | {"check": "extra_variance"}, False),
+        (LIKENESS, NOTHING, RUNG, True),  # whether a rung failed as well was not kept
+        (LIKENESS | {"word": "WRONG"}, NOTHING, RUNG, True),  # nor was the ladder trained
+    ],
+)
+def test_where_oracles_alone_have_changed_the_ladder_is_not_trained_again(
+    results, monkeypatch, before, oracles, after, whole
+):
+    probed = []
+
+    def run(*answers):
+        rest = list(answers)
+
+        def probe(agent, source, folder, options):
+            probed.append(options)
+            return rest.pop(0)
+
+        probed.clear()
+        monkeypatch.setattr(mutation_score, "probe", probe)
+        results("lowest")
+        (row,) = json.loads(mutation_score.RESULTS.read_text()).values()
+        return {name: row[name] for name in RUNG}
+
+    assert run(before) == before
+    assert probed == [[]]
+    monkeypatch.setattr(mutation_score, "behind", lambda check: ["another text"])
+    asked = [] if before["by"] == "oracle" and before["word"] == "WRONG" else [oracles]
+    assert run(*asked, RUNG) == after
+    assert probed == [mutation_score.only(mutation_score.oracles_of("cem"))] * len(asked) + [[]] * whole
+    monkeypatch.setattr(mutation_score, "of_the_ladder", lambda: ["another text"])
+    run(RUNG)
+    assert probed == [[]]
+
+
 def test_a_bug_that_nothing_catches_fails_the_script_and_shows_in_the_table(results, monkeypatch):
     monkeypatch.setattr(mutation_score, "probe", lambda *_: {"check": "", "by": "", "verdict": "PASS", "seconds": 1})
     code, _, said = results("lowest")

@@ -59,7 +59,9 @@ ALL = {**MUTANTS, "ppo_rnn": PPO_RNN}
 ISOLATED_BY = {**COMPONENTS, "ppo_rnn": COMPONENTS_RNN}
 AGENT_SEEDS = (0, 1_000, 2_000)  # the first of 64
 # What the outcome of rungs depends on: these files of the probes, and of check.py these definitions, with theirs.
-OF_RUNGS = ("ladder", "memory", "ways", "environments", "solve", "lacking", "one_by_one", "registration", "oracles/base")
+OF_RUNGS = (
+    "ladder", "memory", "ways", "environments", "solve", "lacking", "one_by_one", "registration", "oracles/base",
+)  # fmt: skip
 JUDGED_BY = ("groups_of", "refusal", "train_group", "given_time", "astray", "FEW", "FEW_FAIL")
 
 

@@ -29,11 +29,11 @@ def marks(name: str) -> tuple[str, str]:
 def printed(command: str, folder: Path) -> str:
     """`$ rlref ...`, run in `folder`, and what it prints, as a terminal of `WIDTH` letters shows it.
 
-    Raises CalledProcessError if it ends with another exit code than 0 and 1, which is that something was found.
+    Raises CalledProcessError if it ends with another exit code than 0, and 1 and 3, which say that something was found.
     """
     arguments = [sys.executable, "-m", "rlref.cli", *command.split()[1:]]
     environment = os.environ | {"COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=1200)
-    if done.returncode not in (0, 1):
+    if done.returncode not in (0, 1, 3):
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     return f"$ {command}\n" + "".join(f"{line.rstrip()}\n" for line in done.stdout.splitlines())

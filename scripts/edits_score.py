@@ -15,12 +15,12 @@ With --train each edit trains 8 seeds of CartPole-v1 through `rlref train COPY`,
 STEPS. It counts as training if the IQM of the final score is at least 400 of 500.
 
 Writes scripts/results/edits.json and the tables in probes/right_edits.md. Stopped, it goes on where it was: a row is
-made again only if the copy has changed since, or the probes have.
+made again only if the copy has changed since, or the probes have. An edit's row stands if the ladder has not changed
+and all oracles, asked again, find what they found.
 """
 
 import argparse
 import concurrent.futures
-import hashlib
 import json
 import os
 import re
@@ -34,7 +34,7 @@ from typing import Any
 import page
 from edits import BUGS, BY_NAME, EDITS, bug_lines, edited, with_bug
 from mutants import COMPONENTS
-from mutation_score import of_the_probes
+from mutation_score import hashed, of_the_ladder, of_the_probes, only, oracles_of
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "edits.json"
@@ -170,25 +170,29 @@ def inside(name: str, text: str) -> bool:
 def version(row: dict[str, Any]) -> str:
     """What a row depends on: the file, and of a row that is probed the probes."""
     texts = [] if row["part"] == "train" else of_the_probes(bisect=row["part"] == "bug")  # edits are asked without
-    parts = [row["source"], str(STEPS.get(row["agent"])), *texts]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return hashed(row["source"], str(STEPS.get(row["agent"])), *texts)
 
 
-def find(row: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The row with what is found, and without the source."""
+def find(row: dict[str, Any], folder: Path, old: dict[str, Any]) -> dict[str, Any]:
+    """The row with what is found, and without the source; `old` is what was found before."""
     source, agent = row["source"], row["agent"]
     kept = {name: x for name, x in row.items() if name != "source"} | {"version": version(row)}
     if row["part"] == "train":
         return kept | train(agent, source, folder)
-    found = probe(agent, source, folder, "--fail-fast" if row["part"] == "bug" else "--no-bisect")
-    if row["part"] == "edit":
-        likeness = [name for name, holds in found["failed"] if holds == "likeness"]
-        found["declared"] = None
-        if likeness:
-            reason = BY_NAME[row["edit"]].method
-            only = [word for name in likeness for word in ("--only", name)]
-            found["declared"] = probe(agent, declared(source, likeness, reason), folder, *only)
-    return kept | found
+    if row["part"] == "bug":
+        return kept | probe(agent, source, folder, "--fail-fast")
+    ladder, oracles = hashed(source, *of_the_ladder()), oracles_of(agent)
+    if old.get("ladder") == ladder:
+        asked = probe(agent, source, folder, "--no-bisect", *only(oracles))
+        if asked["failed"] == [x for x in old["failed"] if x[0] in oracles]:
+            return old | kept
+    found = probe(agent, source, folder, "--no-bisect")
+    likeness = [name for name, holds in found["failed"] if holds == "likeness"]
+    found["declared"] = None
+    if likeness:
+        meant = declared(source, likeness, BY_NAME[row["edit"]].method)
+        found["declared"] = probe(agent, meant, folder, *only(likeness))
+    return kept | found | {"ladder": ladder if found["verdict"] != "error" else ""}
 
 
 def ok(row: dict[str, Any]) -> bool:
@@ -310,7 +314,10 @@ def main() -> int:
         parser.error(f"no edit's or bug's name contains {' or '.join(options.words)}")
     todo = {key: row for key, row in wanted.items() if rows.get(key, {}).get("version") != version(row)}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        futures = {pool.submit(find, row, Path(folder)): key for key, row in todo.items()}
+        of_the_ladder()  # in this thread, and what follows: in Python 3.11 two cannot parse at a time
+        for agent in AGENTS:
+            oracles_of(agent)
+        futures = {pool.submit(find, row, Path(folder), rows.get(key, {})): key for key, row in todo.items()}
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             key = futures[future]
             rows[key] = row = future.result()

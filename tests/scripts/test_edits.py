@@ -126,6 +126,30 @@ def test_a_right_edit_that_is_called_wrong_fails_the_script(results, monkeypatch
     assert "| CEM | mirrored sampling | WRONG |  | elites (definition) |" in said
 
 
+def test_an_edit_stands_where_oracles_find_what_they_found(results, monkeypatch):
+    def again(text, name):
+        """The row, and with what the edit is asked, after the probes' text has changed; `name` fails now."""
+        asked = []
+
+        def probe(agent, source, folder, *options):
+            asked.append(options)
+            return report("DIFFERS", **{name: "likeness"}) | {"seconds": 9}
+
+        monkeypatch.setattr(edits_score, "probe", probe)
+        monkeypatch.setattr(edits_score, "of_the_probes", lambda bisect: [text])
+        results("mirrored")
+        row = json.loads(edits_score.RESULTS.read_text())["edit/mirrored sampling"]
+        return row["failed"], row["seconds"], [x[1:] for x in asked if x[0] == "--no-bisect"]
+
+    results("mirrored")
+    oracles = tuple(edits_score.only(edits_score.oracles_of("cem")))
+    assert again("another", "next_gaussian") == ([["next_gaussian", "likeness"]], 1, [oracles])
+    assert again("another", "next_gaussian")[2] == []
+    assert again("a third", "noise_scale") == ([["noise_scale", "likeness"]], 9, [oracles, ()])
+    monkeypatch.setattr(edits_score, "of_the_ladder", lambda: ["another"])
+    assert again("a fourth", "noise_scale")[2] == [()]
+
+
 def test_a_bug_that_nothing_sees_fails_the_script(results, monkeypatch):
     monkeypatch.setattr(edits_score, "probe", lambda *_: report("RIGHT"))
     code, _, said = results("comes twice")

@@ -101,7 +101,7 @@ NOTHING = {"check": "", "by": "", "word": "NOT ENOUGH", "verdict": "", "seconds"
         (RUNG, LIKENESS, LIKENESS | {"word": "WRONG"}, False),
         (RUNG, LIKENESS | {"word": "WRONG", "seconds": 5}, LIKENESS | {"word": "WRONG", "seconds": 5}, False),
         (NOTHING, NOTHING, NOTHING, False),
-        (LIKENESS, LIKENESS | {"check": "policy_outputs", "seconds": 5}, LIKENESS | {"check": "extra_variance"}, False),
+        (LIKENESS, LIKENESS | {"check": "policy_outputs", "seconds": 5}, LIKENESS | {"check": "policy_outputs"}, False),
         (LIKENESS, NOTHING, RUNG, True),  # whether a rung failed as well was not kept
         (LIKENESS | {"word": "WRONG"}, NOTHING, RUNG, True),  # nor was the ladder trained
     ],

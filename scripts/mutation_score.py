@@ -240,12 +240,12 @@ def ladder_version(row: dict[str, Any], source: str) -> str:
 
 def with_ladder(found: dict[str, Any], old: dict[str, Any]) -> dict[str, Any] | None:
     """What oracles alone say of a file, with what the ladder said before; None if that is not known."""
-    if found.get("word") == "WRONG":
-        return found
-    if found["check"]:
-        word = old["word"] if old["by"] == "rung" else found["word"]
+    if not found["check"]:
+        return old if old["by"] in ("rung", "") else None
+    if found.get("word") == "DIFFERS":
+        word = old["word"] if old["by"] == "rung" else "DIFFERS"
         return found | {"word": word, "seconds": old["seconds"]}
-    return old if old["by"] in ("rung", "") else None
+    return found  # WRONG, or it does not run
 
 
 def totals(rows: list[dict[str, Any]]) -> str:

@@ -225,10 +225,10 @@ def shares_of(row: dict[str, Any]) -> str:
     return ", ".join(f"{x / update:.0%}".rstrip("%") for x in (environments, rollout - environments, update - rollout))
 
 
-def by_itself(script: str, env_id: str, time_limit: float, what: str = "row") -> dict[str, Any]:
+def by_itself(script: str, env_id: str, time_limit: float, *more: str) -> dict[str, Any]:
     """The last row that `script --row ENV_ID` prints, in a process of its own; with "error" where it fails."""
     row: dict[str, Any] = {}
-    command = [sys.executable, script, f"--{what}", env_id]
+    command = [sys.executable, script, "--row", env_id, *more]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=time_limit, check=True)
         row = json.loads(done.stdout.splitlines()[-1])
@@ -246,10 +246,9 @@ def main() -> int:
     parser.add_argument("ids", nargs="*", help="without any, all whose suite is installed")
     parser.add_argument("--shares", action="store_true", help="where the time of an update goes, instead")
     parser.add_argument("--row", help=argparse.SUPPRESS)
-    parser.add_argument("--row-of-shares", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.row or options.row_of_shares:
-        for known in measured(options.row) if options.row else shares(options.row_of_shares):
+    if options.row:
+        for known in (shares if options.shares else measured)(options.row):
             print(json.dumps(known), flush=True)
         return 0
     path = RESULTS / "suites.json"
@@ -259,8 +258,11 @@ def main() -> int:
         if not is_installed(suite):
             print(f"{env_id}: not installed")
             continue
+        if options.shares and env_id not in rows:
+            print(f"{env_id}: has no row yet; first without --shares")
+            continue
         if options.shares:
-            row = rows[env_id] | by_itself(__file__, env_id, TIME_LIMIT, "row-of-shares")
+            row = rows[env_id] | by_itself(__file__, env_id, TIME_LIMIT, "--shares")
         else:
             row = {"megabytes": added_megabytes(SUITES[suite].requirement)} | by_itself(__file__, env_id, TIME_LIMIT)
             row |= {"shares": rows[env_id]["shares"]} if "shares" in rows.get(env_id, {}) else {}

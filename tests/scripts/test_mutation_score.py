@@ -91,6 +91,7 @@ def test_a_stopped_run_goes_on_where_it_was(results, monkeypatch):
 
 RUNG = {"check": "bandit", "by": "rung", "word": "WRONG", "verdict": "", "seconds": 100}
 LIKENESS = {"check": "common_numbers", "by": "oracle", "word": "DIFFERS", "verdict": "", "seconds": 100}
+ERROR = {"check": "error", "by": "error", "verdict": "", "seconds": 5}
 NOTHING = {"check": "", "by": "", "word": "NOT ENOUGH", "verdict": "", "seconds": 9}
 
 
@@ -100,6 +101,7 @@ NOTHING = {"check": "", "by": "", "word": "NOT ENOUGH", "verdict": "", "seconds"
         (RUNG, NOTHING, RUNG, False),
         (RUNG, LIKENESS, LIKENESS | {"word": "WRONG"}, False),
         (RUNG, LIKENESS | {"word": "WRONG", "seconds": 5}, LIKENESS | {"word": "WRONG", "seconds": 5}, False),
+        (RUNG, ERROR, ERROR, False),
         (NOTHING, NOTHING, NOTHING, False),
         (LIKENESS, LIKENESS | {"check": "policy_outputs", "seconds": 5}, LIKENESS | {"check": "policy_outputs"}, False),
         (LIKENESS, NOTHING, RUNG, True),  # whether a rung failed as well was not kept
@@ -122,7 +124,7 @@ def test_where_oracles_alone_have_changed_the_ladder_is_not_trained_again(
         monkeypatch.setattr(mutation_score, "probe", probe)
         results("lowest")
         (row,) = json.loads(mutation_score.RESULTS.read_text()).values()
-        return {name: row[name] for name in RUNG}
+        return {name: row[name] for name in RUNG if name in row}
 
     assert run(before) == before
     assert probed == [[]]

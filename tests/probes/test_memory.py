@@ -271,10 +271,12 @@ def test_each_oracle_of_memory_fails_on_a_planted_fault(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_agent_passes_every_oracle_of_its_kind():
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_the_agent_passes_every_oracle_of_its_kind(cell, tmp_path):
     own = {n: x for n, x in (ORACLES | MEMORY_ORACLES).items() if "ppo" in x.kinds}
     names = [name for name, x in own.items() if not check.missing(x, ppo_rnn)]
-    report = check.run("ppo_rnn", only=names)
+    module = "ppo_rnn" if cell == "gru" else copy(tmp_path, cell, ('= static("gru")', '= static("lstm")'))
+    report = check.run(module, only=names, bisect=False)
     assert not [x for x in report.oracles if x.fault]
     asked = {x.oracle.name for x in report.oracles if x.fault == ""}
     assert asked >= MEMORY_ORACLES.keys()

@@ -560,14 +560,7 @@ def run(
     with errors_with_line(name, module.__file__, named=False, anywhere=True):
         kind, with_memory = kind_of(module), has_memory(module)
     seeds = range(seed, seed + num_seeds)
-    oracles, ladder = ORACLES, LADDER
-    if with_memory:
-        # Those of functions first, for they are nearest to a fault; none that not even rlref's own can be asked.
-        own_file = load_agent("ppo_rnn")
-        asked_of = {n: x for n, x in ORACLES.items() if not missing(x, own_file)}
-        oracles = {n: x for n, x in asked_of.items() if x.needs} | MEMORY_ORACLES | asked_of
-        ladder = {n: for_memory(x) for n, x in LADDER.items() if is_markov(x)}
-    own = {n: x for n, x in (oracles | ladder | MEMORY).items() if kind in x.kinds}
+    own = checks_for(kind, with_memory)
     for wanted in only:
         if wanted not in own:
             exists = wanted in LADDER | ORACLES | MEMORY_ORACLES | MEMORY
@@ -635,6 +628,18 @@ def run(
         undo = undo_of(report, module, seeds, tell)
         report = dataclasses.replace(report, undo=undo)
     return report
+
+
+def checks_for(kind: str, with_memory: bool) -> dict[str, Oracle | Probe]:
+    """What an agent can be asked, by name, in order; of one without a memory the rungs of `MEMORY` by name alone."""
+    oracles, ladder = ORACLES, LADDER
+    if with_memory:
+        # Those of functions first, for they are nearest to a fault; none that not even rlref's own can be asked.
+        own_file = load_agent("ppo_rnn")
+        asked_of = {n: x for n, x in ORACLES.items() if not missing(x, own_file)}
+        oracles = {n: x for n, x in asked_of.items() if x.needs} | MEMORY_ORACLES | asked_of
+        ladder = {n: for_memory(x) for n, x in LADDER.items() if is_markov(x)}
+    return {n: x for n, x in (oracles | ladder | MEMORY).items() if kind in x.kinds}
 
 
 def as_meant(

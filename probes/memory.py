@@ -175,24 +175,24 @@ def distractor(rng: np.random.Generator) -> Case:
 @remembering(
     "memory: the value of a final observation, with the memory before any reset",
     tolerance=0.25,
-    settings={"num_minibatches": 1, "update_epochs": 8, "learning_rate": 5e-3},
+    settings={"num_minibatches": 1, "update_epochs": 8, "learning_rate": 5e-3, "updates": 100},
 )
 def remembered_limit(rng: np.random.Generator) -> Case:
-    """A cue c of +1 or -1, then two steps that pay c and show nothing, and a time limit: V = c / (1 - gamma) = 10 c.
+    """A cue c of +1, 0 or -1, steps that pay c and show nothing; half of the episodes are cut after three, the others
+    go on to a fifth, which pays 10 c and is the last: V = 10 c everywhere.
 
-    A limit does not end the value, which beyond it depends on the cue. With the memory after the reset, or none, the
-    final observation is worth 0 on average: V = 2.71 c at the cue. Taken for a termination, the same.
+    A limit does not end the value, which beyond it depends on the cue; what it is, episodes that go on teach. With the
+    memory after the reset, or none, the final observation is worth 0 on average: V = 6.36 c at the cue. Taken for a
+    termination, the same. Who still remembers after a limit takes an episode without a cue for the one before.
     """
-    sign = rng.choice([1.0, -1.0])
-    obs = np.zeros((8, 2))
-    obs[[0, 4], 0] = 1, -1
-    reward = sign * np.repeat([1.0, -1.0], 4)
+    n = 9  # states of one cue: three of an episode that is cut, what it leads to, five of one that goes on
+    at, cue = np.tile(np.arange(n), 3), np.repeat(rng.choice([1.0, -1.0]) * np.array([1, 0, -1]), n)
+    first, last = (at == 0) | (at == 4), at == n - 1
     params = tables(
-        obs=obs, reward=reward, next=[1, 2, 3, 3, 5, 6, 7, 7], truncated=np.arange(8) % 4 == 2,
-        start=np.isin(np.arange(8), (0, 4)) / 2,
+        obs=np.where(first, cue, 0)[:, None] * [1, 0], reward=np.where(last, 10 * cue, cue),
+        next=np.arange(3 * n) + ((at != 3) & ~last), truncated=at == 2, terminated=last, start=first / 6,
     )  # fmt: skip
-    value = 10 * reward
-    value[[3, 7]] = np.nan  # met as final observations alone
-    reset = np.tile([2.71, 1.9, 1.0, np.nan], 2) * reward
+    value = np.where(at == 3, np.nan, 10 * cue)  # met as a final observation alone
+    reset = np.tile([6.355, 5.95, 5.5, np.nan, 6.355, 5.95, 5.5, 10, 10], 3) * cue
     wrong = {"a final observation is valued with the memory after the reset, or a limit ends the value": Answer(reset)}
-    return Case(params, Answer(value), wrong | {FORGETS: Answer(np.zeros(8))})
+    return Case(params, Answer(value), wrong | {FORGETS: Answer(np.zeros(3 * n))})

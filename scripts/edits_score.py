@@ -15,8 +15,8 @@ With --train each edit trains 8 seeds of CartPole-v1 through `rlref train COPY`,
 STEPS. It counts as training if the IQM of the final score is at least 400 of 500.
 
 Writes scripts/results/edits.json and the tables in probes/right_edits.md. Stopped, it goes on where it was: a row is
-made again only if the copy has changed since, or the probes have. An edit's row stands if the ladder has not changed
-and all oracles, asked again, find what they found.
+made again only if the copy has changed since, or the probes have. Of an edit only those checks are asked again that
+have changed: where none of them failed, or fails now, the row stands.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from typing import Any
 import page
 from edits import BUGS, BY_NAME, EDITS, bug_lines, edited, with_bug
 from mutants import COMPONENTS
-from mutation_score import hashed, of_the_ladder, of_the_probes, only, oracles_of
+from mutation_score import asked_now, changed_since, hashed, of_the_probes, only, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "edits.json"
@@ -181,10 +181,10 @@ def find(row: dict[str, Any], folder: Path, old: dict[str, Any]) -> dict[str, An
         return kept | train(agent, source, folder)
     if row["part"] == "bug":
         return kept | probe(agent, source, folder, "--fail-fast")
-    ladder, oracles = hashed(source, *of_the_ladder()), oracles_of(agent)
-    if old.get("ladder") == ladder:
-        asked = probe(agent, source, folder, "--no-bisect", *only(oracles))
-        if asked["failed"] == [x for x in old["failed"] if x[0] in oracles]:
+    changed = changed_since(old, agent, source, {name for name, _ in old["failed"]}) if old else None
+    if changed is not None:
+        again = probe(agent, source, folder, "--no-bisect", *only(changed)) if changed else old
+        if again["verdict"] != "error" and (again is old or not again["failed"]):
             return old | kept
     found = probe(agent, source, folder, "--no-bisect")
     likeness = [name for name, holds in found["failed"] if holds == "likeness"]
@@ -192,7 +192,7 @@ def find(row: dict[str, Any], folder: Path, old: dict[str, Any]) -> dict[str, An
     if likeness:
         meant = declared(source, likeness, BY_NAME[row["edit"]].method)
         found["declared"] = probe(agent, meant, folder, *only(likeness))
-    return kept | found | {"ladder": ladder if found["verdict"] != "error" else ""}
+    return kept | found
 
 
 def ok(row: dict[str, Any]) -> bool:
@@ -314,13 +314,14 @@ def main() -> int:
         parser.error(f"no edit's or bug's name contains {' or '.join(options.words)}")
     todo = {key: row for key, row in wanted.items() if rows.get(key, {}).get("version") != version(row)}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        of_the_ladder()  # in this thread, and what follows: in Python 3.11 two cannot parse at a time
-        for agent in AGENTS:
-            oracles_of(agent)
+        for agent in AGENTS:  # in this thread: in Python 3.11 two cannot parse at a time
+            versions(agent)
         futures = {pool.submit(find, row, Path(folder), rows.get(key, {})): key for key, row in todo.items()}
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             key = futures[future]
             rows[key] = row = future.result()
+            if row["part"] == "edit":
+                row |= asked_now(row["agent"], todo[key]["source"])
             said = f"IQM {row['iqm']:.0f}" if row["part"] == "train" else row["verdict"]
             print(f"{number} of {len(todo)}, {key}: {said}{'' if ok(row) else ', and should not be'}", flush=True)
             write(rows)

@@ -16,8 +16,8 @@ be asked that calls a function of the file or reads a field of its state, as of 
 The ladder is trained only where no oracle fails, so that DIFFERS may be WRONG on a rung.
 
 Writes scripts/results/mutation_score.json and the table in probes/planted_bugs.md. Stopped, it goes on where it was: a
-row is made again only if the bug, the agent or what found it has changed since. Where that is oracles alone, they alone
-are asked again: what the ladder said of the same file stands, and so do the seconds of the whole.
+row is made again only if the bug, the agent or what found it has changed since. Of the same file only those checks are
+asked again that have changed: where none of them failed, or fails now, the row stands, with the seconds of the whole.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,14 +44,16 @@ from mutants_rnn import COMPONENTS_RNN, METHODS_RNN, PPO_RNN
 from renamed import renamed
 
 from probes.changes import between, nodes, reached, without_docstrings
+from probes.check import checks_for
 from probes.ladder import LADDER
-from probes.oracles import MEMORY_ORACLES, ORACLES, missing
+from probes.memory import MEMORY
+from probes.oracles import MEMORY_ORACLES, ORACLES, Oracle
 from probes.oracles.base import LIKENESS
 from probes.verdict import CAUGHT_BY
-from rlref.contract import load_agent
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
+CHECKS = ROOT / "scripts" / "results" / "checks.json"  # what rows of all scripts were asked
 PROBES = ROOT / "probes"
 PAGE = PROBES / "planted_bugs.md"
 BEGIN, END = "<!-- written by scripts/mutation_score.py -->\n", "<!-- to here -->\n"
@@ -130,12 +133,14 @@ def localised(row: dict[str, Any]) -> bool:
 
 
 def find(
-    row: dict[str, Any], source: str, folder: Path, old: dict[str, Any] | None, oracles: list[str]
+    row: dict[str, Any], source: str, folder: Path, old: dict[str, Any], changed: list[str] | None
 ) -> dict[str, Any]:
-    """A row of the catalogue with what is found; by `oracles` alone where `old` has what the ladder said."""
+    """A row of the catalogue with what is found; of an `old` one by what has `changed` since, unless that is None."""
     ways = row.pop("options")
-    if old is not None and (again := with_ladder(probe(row["agent"], source, folder, oracles), old)):
-        return again | row
+    if changed is not None:
+        of_row = ways[0] if row["part"] == "itself" else []
+        if not changed or not probe(row["agent"], source, folder, [*of_row, *only(changed)])["check"]:
+            return old | row
     for words in ways:
         found = probe(row["agent"], source, folder, words)
         if found["check"]:
@@ -177,33 +182,79 @@ def behind(check: str) -> list[str]:
     return reached_from((check,), (ROOT / "probes" / "environments.py", *sorted(PROBES.glob("oracles/*.py"))))
 
 
-@functools.cache
 def reached_from(roots: tuple[str, ...], files: tuple[Path, ...]) -> list[str]:
     """These definitions of the files, and those that they refer to, without docstrings."""
-    names, texts = defaultdict[str, set[str]](set), defaultdict[str, list[str]](list)
-    for path in files:
-        for name, node in nodes(path.read_text()).items():  # of one name in two files both
-            names[name] |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
-            texts[name].append(without_docstrings(node))
+    names, texts = defined_in(files)
     return [text for name in sorted(reached(names, {*roots}) & {*texts}) for text in texts[name]]
 
 
 @functools.cache
-def of_the_ladder() -> list[str]:
-    """What decides whether a rung passes, without docstrings."""
-    texts = [(PROBES / f"{name}.py").read_text() for name in OF_RUNGS]
-    whole = [without_docstrings(node) for text in texts for node in (*nodes(text).values(), *between(text))]
-    return whole + reached_from(JUDGED_BY, (PROBES / "check.py",))
+def defined_in(files: tuple[Path, ...]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
+    """Definition -> what it refers to, and its text without docstrings; of one name in two files both."""
+    names, texts = defaultdict[str, set[str]](set), defaultdict[str, list[str]](list)
+    for path in files:
+        for name, node in nodes(path.read_text()).items():
+            names[name] |= {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+            texts[name].append(without_docstrings(node))
+    return dict(names), dict(texts)
 
 
 @functools.cache
+def of_rungs() -> tuple[list[str], dict[str, str]]:
+    """What decides whether a rung passes, without docstrings: of all rungs, and each one's own function."""
+    shared, own = reached_from(JUDGED_BY, (PROBES / "check.py",)), dict[str, str]()
+    for name in OF_RUNGS:
+        text = (PROBES / f"{name}.py").read_text()
+        named = {name: without_docstrings(node) for name, node in nodes(text).items()}
+        own |= {name: x for name, x in named.items() if name in LADDER | MEMORY}
+        shared += [x for name, x in named.items() if name not in own]
+        shared += [without_docstrings(node) for node in between(text)]
+    return shared, own
+
+
+@functools.cache
+def asked_of(agent: str) -> dict[str, Any]:
+    """The checks that an agent's file is asked, in order."""
+    with_memory = agent == "ppo_rnn"
+    checks = checks_for(agent.removesuffix("_rnn"), with_memory)
+    return {name: x for name, x in checks.items() if with_memory or name not in MEMORY}
+
+
 def oracles_of(agent: str) -> list[str]:
     """The oracles that an agent's file is asked."""
-    if agent != "ppo_rnn":
-        return [name for name, x in ORACLES.items() if agent in x.kinds]
-    own = load_agent(agent)
-    asked = {name: x for name, x in ORACLES.items() if not missing(x, own)} | MEMORY_ORACLES
-    return [name for name, x in asked.items() if "ppo" in x.kinds]
+    return [name for name, x in asked_of(agent).items() if isinstance(x, Oracle)]
+
+
+@functools.cache
+def versions(agent: str) -> dict[str, str]:
+    """The checks that an agent's file is asked -> what they depend on, hashed."""
+    shared, own = of_rungs()
+    return {
+        name: hashed(*(behind(name) if isinstance(x, Oracle) else [*shared, own.get(name, "")]))[:8]
+        for name, x in asked_of(agent).items()
+    }
+
+
+def kept_checks() -> dict[str, dict[str, str]]:
+    return json.loads(CHECKS.read_text()) if CHECKS.exists() else {}
+
+
+def asked_now(agent: str, source: str) -> dict[str, str]:
+    """What a row keeps of the file and the checks that it was made with; CHECKS says which they were."""
+    now, kept = versions(agent), kept_checks()
+    key = hashed(json.dumps(now))
+    if key not in kept:
+        CHECKS.write_text(json.dumps(kept | {key: now}, indent=1) + "\n")
+    return {"file": hashed(source), "asked": key}
+
+
+def changed_since(row: dict[str, Any], agent: str, source: str, failed: set[str]) -> list[str] | None:
+    """The checks that are to be asked again of a row's file; None if all are: the file, or what failed, is another."""
+    before, now = kept_checks().get(row.get("asked", "")), versions(agent)
+    if before is None or row["file"] != hashed(source):
+        return None
+    changed = [name for name in now if before.get(name) != now[name]]
+    return None if failed & {*changed} or failed - {*now} else changed
 
 
 def only(names: list[str]) -> list[str]:
@@ -229,23 +280,19 @@ def version(agent: str, source: str, check: str) -> str:
     oracle = (ORACLES | MEMORY_ORACLES).get(check)
     if oracle and oracle.holds != LIKENESS:
         return hashed(source, *behind(check))
-    return hashed(source, *(text for name in oracles_of(agent) for text in behind(name)), *of_the_ladder())
+    return hashed(source, *versions(agent).values())
 
 
-def ladder_version(row: dict[str, Any], source: str) -> str:
-    """What the part of a row depends on that the ladder found; '' if it was not trained, or not after all oracles."""
-    trained = row["by"] in ("rung", "") or (row["part"] != "renamed" and row.get("word") == "DIFFERS")
-    return hashed(source, *of_the_ladder()) if trained else ""
-
-
-def with_ladder(found: dict[str, Any], old: dict[str, Any]) -> dict[str, Any] | None:
-    """What oracles alone say of a file, with what the ladder said before; None if that is not known."""
-    if not found["check"]:
-        return old if old["by"] in ("rung", "") else None
-    if found.get("word") == "DIFFERS":
-        word = old["word"] if old["by"] == "rung" else "DIFFERS"
-        return found | {"word": word, "seconds": old["seconds"]}
-    return found  # WRONG, or it does not run
+def to_ask_again(row: dict[str, Any], source: str) -> list[str] | None:
+    """What decides whether a row stands: the checks that have changed since; None if all are to be asked."""
+    failed = {row["check"], *re.findall(r"^\w+ at (\w+)", row["verdict"])} - {
+        ""
+    }  # the first, and what it is called for
+    changed = changed_since(row, row["agent"], source, failed)
+    if changed and row.get("word") == "WRONG":  # and stays so, whatever fails after the first
+        order = [*asked_of(row["agent"])]
+        return [name for name in changed if order.index(name) < order.index(row["check"])]
+    return changed
 
 
 def totals(rows: list[dict[str, Any]]) -> str:
@@ -423,16 +470,13 @@ def main() -> int:
         known = rows if options.sample is None else {}
         started = {}
         for key, row in todo.items():
-            old, first = known.get(key, {}), row["options"][0]
-            if old.get("ladder") != hashed(sources[key], *of_the_ladder()):
-                old = None
-            elif row["part"] != "renamed":
-                first = [*first, *only(oracles_of(row["agent"]))]
-            started[pool.submit(find, row, sources[key], Path(folder), old, first)] = key
+            old = known.get(key, {})
+            changed = to_ask_again(old, sources[key]) if old else None
+            started[pool.submit(find, row, sources[key], Path(folder), old, changed)] = key
         for future in concurrent.futures.as_completed(started):
             key, row = started[future], future.result()
             row["version"] = version(row["agent"], sources[key], row["check"])
-            row["ladder"] = ladder_version(row, sources[key])
+            row |= asked_now(row["agent"], sources[key])
             done.append(row)
             wrong = row["check"] and "mutant" in row and not localised(row)
             said = "passes" if not row["check"] else row["check"] + (", the wrong component" if wrong else "")

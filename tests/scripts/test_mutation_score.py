@@ -56,6 +56,7 @@ def results(tmp_path, monkeypatch):
     monkeypatch.setattr(mutation_score, "PAGE", readme)
     monkeypatch.setattr(mutation_score, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(mutation_score, "CAUGHT_BY", tmp_path / "caught_by.json")
+    monkeypatch.setattr(mutation_score, "CHECKS", tmp_path / "checks.json")
     probed = []
 
     def probe(agent, source, folder, options):
@@ -89,52 +90,59 @@ def test_a_stopped_run_goes_on_where_it_was(results, monkeypatch):
     assert results()[1] == 1
 
 
-RUNG = {"check": "bandit", "by": "rung", "word": "WRONG", "verdict": "", "seconds": 100}
-LIKENESS = {"check": "common_numbers", "by": "oracle", "word": "DIFFERS", "verdict": "", "seconds": 100}
-ERROR = {"check": "error", "by": "error", "verdict": "", "seconds": 5}
-NOTHING = {"check": "", "by": "", "word": "NOT ENOUGH", "verdict": "", "seconds": 9}
+RUNG = {"check": "bandit", "by": "rung", "word": "WRONG", "verdict": "WRONG at bandit: ...", "seconds": 100}
+LIKENESS = {"check": "common_numbers", "by": "oracle", "word": "WRONG", "verdict": "WRONG at bandit", "seconds": 100}
+NOTHING = {"check": "", "by": "", "word": "RIGHT", "verdict": "RIGHT: ...", "seconds": 100}
+ERROR = {"check": "error", "by": "error", "verdict": "line 3", "seconds": 5}
 
 
 @pytest.mark.parametrize(
-    ("before", "oracles", "after", "whole"),
+    ("before", "another", "found", "asked"),
     [
-        (RUNG, NOTHING, RUNG, False),
-        (RUNG, LIKENESS, LIKENESS | {"word": "WRONG"}, False),
-        (RUNG, LIKENESS | {"word": "WRONG", "seconds": 5}, LIKENESS | {"word": "WRONG", "seconds": 5}, False),
-        (RUNG, ERROR, ERROR, False),
-        (NOTHING, NOTHING, NOTHING, False),
-        (LIKENESS, LIKENESS | {"check": "policy_outputs", "seconds": 5}, LIKENESS | {"check": "policy_outputs"}, False),
-        (LIKENESS, NOTHING, RUNG, True),  # whether a rung failed as well was not kept
-        (LIKENESS | {"word": "WRONG"}, NOTHING, RUNG, True),  # nor was the ladder trained
+        (RUNG, "patience", NOTHING, []),  # later than what has failed
+        (RUNG, "selection", NOTHING, [["--only", "selection"]]),
+        (RUNG, "selection", RUNG | {"check": "selection"}, [["--only", "selection"], []]),
+        (RUNG, "selection", ERROR, [["--only", "selection"], []]),
+        (RUNG, "bandit", RUNG, [[]]),
+        (LIKENESS, "bandit", RUNG, [[]]),
+        (LIKENESS, "common_numbers", RUNG, [[]]),
+        (LIKENESS, "patience", NOTHING, []),
+        (LIKENESS | {"word": "DIFFERS"}, "patience", NOTHING, [["--only", "patience"]]),
+        (NOTHING, "patience", NOTHING, [["--only", "patience"]]),
+        (ERROR, "patience", ERROR, [[]]),
+        (RUNG, "", NOTHING, []),
     ],
 )
-def test_where_oracles_alone_have_changed_the_ladder_is_not_trained_again(
-    results, monkeypatch, before, oracles, after, whole
-):
+def test_of_the_same_file_what_has_changed_is_asked_alone(results, monkeypatch, before, another, found, asked):
     probed = []
 
-    def run(*answers):
-        rest = list(answers)
-
-        def probe(agent, source, folder, options):
-            probed.append(options)
-            return rest.pop(0)
-
+    def run(found):
         probed.clear()
-        monkeypatch.setattr(mutation_score, "probe", probe)
+        monkeypatch.setattr(mutation_score, "probe", lambda *given: probed.append(given[-1]) or found)
         results("lowest")
         (row,) = json.loads(mutation_score.RESULTS.read_text()).values()
-        return {name: row[name] for name in RUNG if name in row}
+        return {name: row[name] for name in found if name in row}
 
+    now = mutation_score.versions("cem")
     assert run(before) == before
     assert probed == [[]]
-    monkeypatch.setattr(mutation_score, "behind", lambda check: ["another text"])
-    asked = [] if before["by"] == "oracle" and before["word"] == "WRONG" else [oracles]
-    assert run(*asked, RUNG) == after
-    assert probed == [mutation_score.only(mutation_score.oracles_of("cem"))] * len(asked) + [[]] * whole
-    monkeypatch.setattr(mutation_score, "of_the_ladder", lambda: ["another text"])
-    run(RUNG)
-    assert probed == [[]]
+    monkeypatch.setattr(mutation_score, "versions", lambda agent: now | ({another: "changed"} if another else {}))
+    after = run(found)
+    assert probed == asked
+    assert after == (found if [] in asked else {name: before[name] for name in found})
+    run(found)
+    assert probed == []
+
+
+def test_what_a_check_depends_on():
+    before = mutation_score.versions("ppo_rnn")
+    assert before.keys() >= {"recall_1", "known_memory", "bandit", "exact_policy"}
+    assert before.keys().isdisjoint({"gae", "truncation_pair"})
+    assert len({before[name] for name in ("recall_1", "recall_4", "bandit")}) == 3
+    assert mutation_score.versions("ppo").keys().isdisjoint(MEMORY)
+    shared, own = mutation_score.of_rungs()
+    assert own.keys() >= MEMORY.keys()
+    assert any("name='recall'" in text for text in shared)
 
 
 def test_a_bug_that_nothing_catches_fails_the_script_and_shows_in_the_table(results, monkeypatch):

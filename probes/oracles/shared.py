@@ -58,7 +58,7 @@ def convolved_images(module: ModuleType) -> None:
     obs = rng.integers(256, size=(1, 10, 7, 2)).astype(np.uint8)
     params = tables(obs=obs, reward=[[0.0, 0.0]], next=[0])
     windows = ((4, 3, 2), (5, 2, 1))
-    for option in layer_norm_options(module):
+    for normed, option in layer_norm_options(module):
         config = configure(module, conv_layers=windows, hidden_sizes=(6,), activation="relu", **option)
         try:
             state = first_state(module, task_of(module, config, Tabular(params), params))
@@ -79,8 +79,8 @@ def convolved_images(module: ModuleType) -> None:
             x = np.maximum(out + layers[name]["bias"], 0)
         reached = next(len(layer["kernel"]) for layer in hidden.values() if "kernel" in layer)
         close("how many numbers of an image reach the hidden layer", reached, x.size)
-        what = "the value of an image" + " with layer norm" * len(option)
-        x = hidden_layers(hidden, 1, "relu", bool(option), x.reshape(1, -1), what)
+        what = "the value of an image" + " with layer norm" * normed
+        x = hidden_layers(hidden, 1, "relu", normed, x.reshape(1, -1), what)
         wanted = x @ layers[head]["kernel"] + layers[head]["bias"]
         value = np.asarray(module.make(config, Tabular(params), params).value(state, jnp.asarray(obs[0])))
         close(what, value, wanted.reshape(value.shape))
@@ -101,7 +101,7 @@ def named_activation(module: ModuleType) -> None:
     names = [name for name in get_args(get_type_hints(module.Config)["activation"]) if name in SHAPES]
     if not names or has_memory(module):
         raise CannotAskError(f"none of its activations is one of {', '.join(SHAPES)}, or it has a memory")
-    for name, option in itertools.product(names, layer_norm_options(module)):
+    for name, (normed, option) in itertools.product(names, layer_norm_options(module)):
         config = configure(module, hidden_sizes=(6, 5), activation=name, **option)
         agent = module.make(config, Tabular(params), params)
         state = first_state(module, task_of(module, config, Tabular(params), params))
@@ -113,15 +113,16 @@ def named_activation(module: ModuleType) -> None:
                 continue  # of DQN
             hidden = {k: x for k, x in layers.items() if other not in k and not k.endswith("head")}
             what = f"the {'value' if head == value_head else 'policy'}, with hidden layers of {name}"
-            x = layers[head]["bias"] + hidden_layers(hidden, 2, name, bool(option), obs, what) @ layers[head]["kernel"]
+            x = layers[head]["bias"] + hidden_layers(hidden, 2, name, normed, obs, what) @ layers[head]["kernel"]
             x = np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) if head == "policy_head" else x
             got = np.asarray(jax.vmap(partial(of, state))(jnp.asarray(obs)))
-            close(what + " and layer norm" * len(option), got, x.reshape(got.shape))
+            close(what + " and layer norm" * normed, got, x.reshape(got.shape))
 
 
-def layer_norm_options(module: ModuleType) -> list[dict[str, Any]]:
-    """Settings to try a network with."""
-    return [{}, {"layer_norm": True}] if "layer_norm" in settings_in(module) else [{}]
+def layer_norm_options(module: ModuleType) -> list[tuple[bool, dict[str, bool]]]:
+    """Whether layers are normalised, and the settings with which a network is tried."""
+    has = "layer_norm" in settings_in(module)
+    return [(normed, {"layer_norm": normed} if has else {}) for normed in ([False, True] if has else [False])]
 
 
 def hidden_layers(

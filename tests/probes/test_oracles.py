@@ -306,6 +306,12 @@ def test_agents_pass_every_oracle(agent):
     assert set(own) - {"every_parameter_moves", "seeds_apart"} <= faulty
 
 
+def test_layer_norm_may_be_the_default(tmp_path):
+    path = planted(tmp_path, "layer_norm: bool = static(False)", "layer_norm: bool = static(True)")
+    report = check.run(path, only=["convolved_images", "named_activation"], bisect=False)
+    assert [c.fault for c in report.oracles] == ["", ""]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
 def test_agents_pass_every_oracle_that_stands_in_for_others(kind):

@@ -285,9 +285,8 @@ def version(agent: str, source: str, check: str) -> str:
 
 def to_ask_again(row: dict[str, Any], source: str) -> list[str] | None:
     """What decides whether a row stands: the checks that have changed since; None if all are to be asked."""
-    failed = {row["check"], *re.findall(r"^\w+ at (\w+)", row["verdict"])} - {
-        ""
-    }  # the first, and what it is called for
+    called = re.findall(r"^\w+ at (\w+)", row["verdict"])
+    failed = {row["check"], *called} - {""}
     changed = changed_since(row, row["agent"], source, failed)
     if changed and row.get("word") == "WRONG":  # and stays so, whatever fails after the first
         order = [*asked_of(row["agent"])]

@@ -10,7 +10,7 @@ import pytest
 from probes import check, solve
 from probes.ladder import LADDER
 from probes.memory import FORGETS, MEMORY, is_markov
-from probes.oracles import MEMORY_ORACLES, ORACLES
+from probes.oracles import MEMORY_ORACLES
 from probes.oracles.base import CYCLE
 from probes.oracles.contract import apart
 from probes.ways import ways
@@ -273,8 +273,7 @@ def test_each_oracle_of_memory_fails_on_a_planted_fault(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_the_agent_passes_every_oracle_of_its_kind(cell, tmp_path):
-    own = {n: x for n, x in (ORACLES | MEMORY_ORACLES).items() if "ppo" in x.kinds}
-    names = [name for name, x in own.items() if not check.missing(x, ppo_rnn)]
+    names = [name for name, x in check.checks_for("ppo", with_memory=True).items() if isinstance(x, check.Oracle)]
     module = "ppo_rnn" if cell == "gru" else copy(tmp_path, cell, ('= static("gru")', '= static("lstm")'))
     report = check.run(module, only=names, bisect=False)
     assert not [x for x in report.oracles if x.fault]

@@ -59,7 +59,10 @@ def told(config, params, state, times, actions):
     return seen
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("cell", ["gru", slow("lstm")])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_memory_is_that_of_the_episode_under_way_alone(cell, ending):
     config, params = (
@@ -112,7 +115,7 @@ def test_values_and_targets_are_those_of_a_loop_over_episodes(ending):
         np.testing.assert_allclose(d[f"target_{name}"], wanted(targets), atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [None, 1, 4, 12])
+@pytest.mark.parametrize("length", [slow(None), 1, 4, slow(12)])
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_learning_goes_through_the_memories_that_acted(ending, length):
     """With a learning rate of 0 every ratio is 1, in all epochs, wherever sequences are cut and episodes end."""
@@ -245,11 +248,8 @@ LEARNING = {"total_timesteps": 30_000, "num_steps": 32, "num_envs": 8, "learning
 ALONE = {"last_inputs": False, "sequence_length": None}
 
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
-    "settings", [{}, {"sequence_length": 8}, slow({"cell": "lstm"}), slow({"last_inputs": True})], ids=str
+    "settings", [{}, *map(slow, ({"sequence_length": 8}, {"cell": "lstm"}, {"last_inputs": True}))], ids=str
 )
 def test_a_cue_is_remembered(settings):
     config = ppo_rnn.Config(hidden_sizes=(16,), memory_size=16, **LEARNING, **ALONE | settings)

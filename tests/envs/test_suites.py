@@ -133,6 +133,7 @@ def test_a_pool_gives_the_same_episodes_from_few_starts():
     assert len(np.unique(np.asarray(after[..., 0])[ended])) == 2 * 16 * 3  # and each of them is met
 
 
+@pytest.mark.slow
 def test_a_pool_keeps_totals_over_resets_and_the_interface():
     found = inspect("pool", env=Pooled(Toy(), 3), episodes=20)
     assert not [x for x in found.findings if x.severity == "FAIL"]
@@ -237,6 +238,7 @@ def test_an_episode_that_cannot_begin_has_no_pool_either():
         pool.size(Bad(), 4)
 
 
+@pytest.mark.slow
 def test_a_pool_is_the_same_task(tmp_path, monkeypatch, capsys):
     assert tuned.tuned("ppo", "pool:4:pgx:minatar-breakout") is tuned.tuned("ppo", "pgx:minatar-breakout")
     monkeypatch.chdir(tmp_path)
@@ -440,6 +442,7 @@ def test_an_error_of_a_users_environment_is_one_line_with_its_name():
         rlref.train("ppo", config, num_seeds=1)
 
 
+@pytest.mark.slow
 def test_it_is_said_wherever_such_an_environment_is_played():
     env, params = make_env("test_suites:breaks")
     with pytest.raises(
@@ -466,6 +469,7 @@ class Broad(gymnasium.Env):
         return np.zeros(5_000, np.float32), 0.0, False, False, {}
 
 
+@pytest.mark.slow
 def test_large_observations_do_not_hang_where_each_core_has_a_device():
     folder = str(Path(__file__).parent)
     code = (

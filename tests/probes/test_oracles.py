@@ -306,6 +306,7 @@ def test_agents_pass_every_oracle(agent):
     assert set(own) - {"every_parameter_moves", "seeds_apart"} <= faulty
 
 
+@pytest.mark.slow
 def test_layer_norm_may_be_the_default(tmp_path):
     path = planted(tmp_path, "layer_norm: bool = static(False)", "layer_norm: bool = static(True)")
     report = check.run(path, only=["convolved_images", "named_activation"], bisect=False)

@@ -102,6 +102,7 @@ def results(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_where_it_was(results):
     number = sum(edit.agent == "cem" for edit in edits.EDITS)
     bugs = sum(edits.BY_NAME[bug.edit].agent == "cem" for bug in edits.BUGS)

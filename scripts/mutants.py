@@ -1551,6 +1551,7 @@ METHODS: dict[str, str] = {
     "advantage normalisation removed": "PPO as Schulman et al. 2017 write it, without normalisation",
     "advantages centred, not divided": "a baseline alone, as in Dr. GRPO (Liu et al. 2025)",
     "ratio clipped on one side alone": "the clip-higher of DAPO (Yu et al. 2025) at its end",
+    "learning-rate schedule inverted": "a warm-up (Goyal et al. 2017) as long as the training",
     "weight of the value loss missing": "PPO with vf_coef 1",
     "half of the value loss missing": "PPO with the mean squared error, as Stable-Baselines3 has it",
     "all epochs in the same order": "PPO that shuffles once in an update, as RSL-RL does",

@@ -1568,6 +1568,7 @@ METHODS: dict[str, str] = {
     "sum of the errors for their mean": "a loss summed over the batch, as Mnih et al. 2015",
     "convolution windows without their stride": "a network that looks at the upper left of an image alone",
     # CEM
+    "number of elites rounded down": "CEM whose number of elites is int(elite_fraction * population_size)",
     "only the first hidden layer is built": "CEM over a policy with one hidden layer",
     "hidden layers without activation": "CEM over linear policies, as Szita and Lorincz 2006",
     "actions of a Box without bounds": "a policy whose outputs are its actions, for an environment that clips them",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -308,9 +309,12 @@ def generation(module: ModuleType) -> Generation:
     state = first_state(module, task)
     for name, x in (("mean", mean), ("variance", variance), ("env_steps", 1000)):
         state = dataclasses.replace(state, **{name: jnp.asarray(x, part(state, name).dtype)})
+    original = module.rollout
     played: list[Any] = []
 
-    def rollout(task: Any, candidates: jax.Array, keys: jax.Array, *moments: Any) -> Any:
+    def rollout(*arguments: Any, **named: Any) -> Any:
+        taken = inspect.signature(original).bind(*arguments, **named).arguments  # a file's own may take more
+        candidates, keys, moments = taken["candidates"], taken["keys"], [taken[x] for x in taken if x == "obs_moments"]
         worth, number = (candidates @ weight)[:, None], jnp.arange(1, 1 + len(keys))
         returns = worth + 3 * jnp.sin(50 * worth * number)
         played.append((candidates, returns))

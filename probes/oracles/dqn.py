@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 from collections.abc import Iterator
@@ -116,10 +117,10 @@ def slots_of(module: ModuleType, capacity: int, num_envs: int) -> np.ndarray:
     return found.argsort().reshape(capacity, num_envs)
 
 
-def asked_by_update(module: ModuleType, name: str) -> list[Any]:
-    """The arguments, but for settings, that update 3 of 20 gives a function: 5 cycles of 2 steps in 7 environments.
+def asked_by_update(module: ModuleType, name: str, parameters: str) -> list[Any]:
+    """What update 3 of 20 gives these parameters of a function: 5 cycles of 2 steps in 7 environments.
 
-    Raises CannotAskError if it gives them by name.
+    Raises CannotAskError if it does not call it.
     """
     settings = {"num_envs": 7, "train_frequency": 14, "cycles_per_update": 5, "hidden_sizes": (16,), "batch_size": 31,
                 "buffer_size": 280, "learning_starts": 70, "target_network_frequency": 70, "n_step": 1,
@@ -128,10 +129,9 @@ def asked_by_update(module: ModuleType, name: str) -> list[Any]:
     original, asked = getattr(module, name), []
 
     def spy(*arguments: Any, **named: Any) -> Any:
-        if named:
-            raise CannotAskError(f"its update calls {name} with keywords")
-        asked.append([x for x in arguments if not isinstance(x, module.Config)])
-        return original(*arguments)
+        taken = inspect.signature(original).bind(*arguments, **named).arguments  # a file's own may take more
+        asked.append([taken[parameter] for parameter in parameters.split()])
+        return original(*arguments, **named)
 
     @compiled
     def watched(state: Any) -> Any:  # without what follows: only what is asked for is computed
@@ -151,7 +151,7 @@ WATCHED = {"init": "task key", "update": "task num_updates state step"}
 @oracle(DQN, "which transitions are sampled", **SLOTS, **WATCHED)
 def replay_draws(module: ModuleType) -> None:
     """Each gradient step draws anew, from the rows written by its own end."""
-    asked = asked_by_update(module, "replay_indices")
+    asked = asked_by_update(module, "replay_indices", SLOTS["replay_indices"])
     bits, rows, *rest = asked[0]
     if bits.shape != (5, 31) or rest != [40, 7, 1]:
         raise CannotAskError("it draws in another way")
@@ -164,7 +164,7 @@ def replay_draws(module: ModuleType) -> None:
 @oracle(DQN, "the schedule of exploration", epsilon_at="config env_steps", **WATCHED)
 def exploring_steps(module: ModuleType) -> None:
     """Epsilon is that of the environment steps done before each step of all environments."""
-    (steps,) = asked_by_update(module, "epsilon_at")[0]
+    (steps,) = asked_by_update(module, "epsilon_at", "env_steps")[0]
     close("the steps that epsilon follows", np.reshape(steps, -1), 210 + 7 * np.arange(10))
 
 

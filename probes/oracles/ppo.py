@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from functools import partial
@@ -636,10 +637,9 @@ def batches(module: ModuleType, scaled: bool) -> dict[str, Callable[[], None]]:
     given, collected = [], []
 
     def learn(*arguments: Any, **named: Any) -> Any:
-        if named:
-            raise CannotAskError("its update calls learn with keywords")
-        given.append(arguments[2:])
-        return originals[0](*arguments)
+        taken = inspect.signature(originals[0]).bind(*arguments, **named).arguments  # a file's own may take more
+        given.append([taken[name] for name in ("batch", "indices", "learning_rate")])
+        return originals[0](*arguments, **named)
 
     def collect(*arguments: Any, **named: Any) -> Any:
         collected.append(originals[1](*arguments, **named))

@@ -519,6 +519,38 @@ def test_a_function_that_takes_other_things_within_an_agent_that_runs_is_not_ask
 
 
 @pytest.mark.parametrize(
+    ("agent", "asked", "changes"),
+    [
+        (ppo, ["learned_batch", "learned_targets"],
+         [("indices: Array, learning_rate: Array)", "indices: Array, learning_rate: Array, again: Any = None)"),
+          ("learn(task, state, batch, indices, learning_rate)\n",
+           "learn(task, state, batch, indices=indices, learning_rate=learning_rate, again=lambda x: x)\n")]),
+        (dqn, ["replay_draws"],
+         [("num_envs: int, n_step: int) -> Any:", "num_envs: int, n_step: int, newest: Any = None) -> Any:"),
+          ("replay_indices(bits[:-1], rows[:, None], capacity, num_envs, config.n_step)",
+           "replay_indices(bits[:-1], rows[:, None], capacity, num_envs, n_step=config.n_step, newest=min)")]),
+        (dqn, ["exploring_steps"],
+         [("epsilon_at(config: Config, env_steps: Any)", "epsilon_at(config: Config, env_steps: Any, by: Any = None)"),
+          ("jnp.arange(shape[1])) * num_envs)", "jnp.arange(shape[1])) * num_envs, by=min)")]),
+        (cem, ["drawn_candidates", "next_gaussian"],
+         [("obs_moments: Moments | None = None) -> tuple[Any, ...]:\n    \"\"\"One",
+           "obs_moments: Moments | None = None, at: Any = None) -> tuple[Any, ...]:\n    \"\"\"One"),
+          ("candidates, keys_rollout, state.seen)", "candidates, keys=keys_rollout, obs_moments=state.seen, at=min)")]),
+    ],
+    ids=["learn", "replay_indices", "epsilon_at", "rollout"],
+)  # fmt: skip
+def test_a_function_may_take_more_than_it_did_if_that_has_a_default(agent, asked, changes, tmp_path):
+    source = Path(agent.__file__).read_text()
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    path = tmp_path / "takes_more.py"
+    path.write_text(source)
+    report = check.run(str(path), only=asked)
+    assert [x.fault for x in report.oracles] == [""] * len(asked)
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("jnp.exp(distribution.log_probs[0])\n", "distribution.log_probs[0, :2]\n", "it must be their probabilities"),

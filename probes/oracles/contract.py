@@ -285,6 +285,8 @@ def known_rewards(module: ModuleType) -> None:
 def excess_of_first(module: ModuleType) -> tuple[np.ndarray, np.ndarray]:
     """How much more often than by the policy the first of two actions is taken, in standard deviations of 77 draws, in
     four updates that learn nothing, `[4, S]`; and the policy's probability of it.
+
+    Raises CannotAskError if that becomes NaN.
     """
     trial, excess, odds = Trial(module, COIN, learning_rate=0.0), [], []
     for step in range(4):
@@ -293,6 +295,8 @@ def excess_of_first(module: ModuleType) -> tuple[np.ndarray, np.ndarray]:
         mean = 2.0 * policy[:, 0, 0] - 1
         excess.append((reward - mean) / np.sqrt((1 - mean**2) / 77))
         odds.append(policy[:, 0, 0])
+    if np.isnan(odds).any():  # whatever the reason is, it is not how actions are drawn
+        raise CannotAskError("its policy becomes NaN, at a learning rate of 0")
     return np.stack(excess), np.stack(odds)
 
 

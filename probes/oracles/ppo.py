@@ -634,7 +634,8 @@ def batches(module: ModuleType, scaled: bool) -> dict[str, Callable[[], None]]:
     task = task_of(module, config, Tabular(IDS), IDS)
     state = first_state(module, task)
     obs_moments = state.obs_moments if scaled else None
-    given, collected = [], []
+    given: list[list[Any]] = []
+    collected: list[Any] = []
 
     def learn(*arguments: Any, **named: Any) -> Any:
         taken = inspect.signature(originals[0]).bind(*arguments, **named).arguments  # a file's own may take more

@@ -550,6 +550,13 @@ def test_a_function_may_take_more_than_it_did_if_that_has_a_default(agent, asked
     assert [x.fault for x in report.oracles] == [""] * len(asked)
 
 
+def test_a_policy_that_becomes_nan_is_not_said_to_draw_otherwise(tmp_path):
+    # Its gradient goes through a standard deviation that is 0.
+    path = planted(tmp_path, "    advantage = batch.advantage\n", "    advantage = batch.target - value\n")
+    report = check.run(path, only=["sampled_actions", "fresh_samples"])
+    assert {x.why for x in report.oracles} == {"its policy becomes NaN, at a learning rate of 0"}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

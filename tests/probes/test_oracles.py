@@ -15,13 +15,20 @@ FINGERPRINTS = [name for name, probe in LADDER.items() if probe.fingerprints]
 SOURCE = Path(ppo.__file__).read_text()
 
 
+def edited(tmp_path, agent, *changes):
+    """A copy of an agent's file with these pairs of an old and a new text."""
+    source = Path(agent.__file__).read_text()
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    path = tmp_path / "planted.py"
+    path.write_text(source)
+    return str(path)
+
+
 def planted(tmp_path, old, new, agent=ppo):
     """A copy of an agent's file with a fault."""
-    source = Path(agent.__file__).read_text()
-    assert source.count(old) == 1
-    path = tmp_path / "planted.py"
-    path.write_text(source.replace(old, new))
-    return str(path)
+    return edited(tmp_path, agent, (old, new))
 
 
 # Each oracle with a fault that it is to find: alone, or of those that share one program, all at once.
@@ -540,13 +547,7 @@ def test_a_function_that_takes_other_things_within_an_agent_that_runs_is_not_ask
     ids=["learn", "replay_indices", "epsilon_at", "rollout"],
 )  # fmt: skip
 def test_a_function_may_take_more_than_it_did_if_that_has_a_default(agent, asked, changes, tmp_path):
-    source = Path(agent.__file__).read_text()
-    for old, new in changes:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    path = tmp_path / "takes_more.py"
-    path.write_text(source)
-    report = check.run(str(path), only=asked)
+    report = check.run(edited(tmp_path, agent, *changes), only=asked)
     assert [x.fault for x in report.oracles] == [""] * len(asked)
 
 

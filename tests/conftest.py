@@ -21,7 +21,8 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # Formulas are held to full float32; on GPUs and TPUs matrix products have less by default.
 os.environ.setdefault("JAX_DEFAULT_MATMUL_PRECISION", "highest")
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most tests, and their processes, compile longer than they run
-MEMORY = 1.2e9  # bytes of a process, from which on compiled programs are dropped
+gc.set_threshold(100_000, 10, 50)  # tracing makes many objects, few of them garbage
+MEMORY = 2e9  # bytes of a process, from which on compiled programs are dropped
 
 
 @pytest.fixture(autouse=True)

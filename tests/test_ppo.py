@@ -224,11 +224,17 @@ def test_layer_norm_makes_each_hidden_layer_blind_to_the_scale_of_its_weights():
     assert {f"{who}_norm_{i}" for who in ("actor", "critic") for i in (0, 1)} == {*layers} - hidden - {
         "policy_head", "value_head",
     }  # fmt: skip
-    before = agent.policy(state, obs), agent.value(state, obs)
+
+    @jax.jit
+    def outputs(params):
+        changed = dataclasses.replace(state, params=params)
+        return agent.policy(changed, obs), agent.value(changed, obs)
+
+    before = outputs(state.params)
     for name in hidden:
-        params = {"params": layers | {name: jax.tree.map(lambda x: 50 * x, layers[name])}}
-        after = [f(dataclasses.replace(state, params=params), obs) for f in (agent.policy, agent.value)]
-        np.testing.assert_allclose(jnp.append(*after), jnp.append(*before), atol=2e-4)
+        after = outputs({"params": layers | {name: jax.tree.map(lambda x: 50 * x, layers[name])}})
+        for x, y in zip(after, before, strict=True):
+            np.testing.assert_allclose(x, y, atol=2e-4)
     after, _ = jax.jit(agent.update)(state, jnp.int32(0))
     moved = jax.tree.map(lambda x, y: (x != y).any(), layers, after.params["params"])
     assert all(jax.tree.leaves(moved))

@@ -39,20 +39,22 @@ def test_what_it_repeats_is_the_same_text(name):
 def trained(config, updates, params, key):
     """The state after some updates, and the diagnostics of the last."""
     agent = ppo_rnn.make(config, CLOCK, params)
-    state = agent.init(key)
-    for step in range(updates):
-        state, diagnostics = agent.update(state, jnp.int32(step))
-    return state, diagnostics
+    state, diagnostics = jax.lax.scan(agent.update, agent.init(key), jnp.arange(updates))
+    return state, jax.tree.map(lambda x: x[-1], diagnostics)
 
 
-def told(config, params, state, times, actions):
+@partial(jax.jit, static_argnums=0)
+def value_and_policy(config, state, *given):
+    agent = ppo_rnn.make(config, CLOCK)
+    return agent.value(state, *given), agent.policy(state, *given)
+
+
+def told(config, state, times, actions):
     """Memories and values of an episode of `Clock` that began at `times[0]`, step by step by the contract."""
-    agent = ppo_rnn.make(config, CLOCK, params)
-    memory, seen, action, reward = jnp.full_like(agent.memory0, 7.0), [], 1, 9.0  # not to be looked at
+    memory, seen, action, reward = jnp.full_like(state.memory[0], 7.0), [], 1, 9.0  # not to be looked at
     for i, time in enumerate(times):
         given = memory, jnp.float32(toy_envs.clock_obs(time)), jnp.int32(action), jnp.float32(reward), jnp.bool(i == 0)
-        value, after = agent.value(state, *given)
-        policy, memory = agent.policy(state, *given)
+        (value, after), (policy, memory) = value_and_policy(config, state, *given)
         np.testing.assert_array_equal(memory, after)
         seen.append((np.asarray(memory), float(value), np.asarray(policy)))
         action, reward = actions[i] if i < len(actions) else 0, REWARDS[time % 64]
@@ -75,7 +77,7 @@ def test_the_memory_is_that_of_the_episode_under_way_alone(cell, ending):
         # The record of `Clock` says which actions were taken since the reset; when that was follows from the length.
         time, steps = int(state.env_state.time[i]), int(state.episode_length[i])
         actions = [int(state.env_state.actions[i]) >> (steps - 1 - k) & 1 for k in range(steps)]
-        seen = told(config, params, state, [time - steps + k for k in range(steps)], actions)
+        seen = told(config, state, [time - steps + k for k in range(steps)], actions)
         memory = seen[-1][0] if steps else None
         assert bool(state.seen.reset[i]) == (steps == 0)
         if steps:
@@ -98,7 +100,7 @@ def test_values_and_targets_are_those_of_a_loop_over_episodes(ending):
     while begin < config.num_steps:
         end = min(begin + 5, config.num_steps)
         times = list(range(end - begin + 1))  # with what the last step led to
-        seen = told(config, params, state, times, actions[begin:end])
+        seen = told(config, state, times, actions[begin:end])
         advantage, row = 0.0, []
         for k in reversed(range(end - begin)):
             memory, value, policy = seen[k]
@@ -180,13 +182,12 @@ def test_gradients_through_memory_as_finite_differences(cell):
     config = SMALL.replace(cell=cell, memory_size=1, num_envs=1, num_minibatches=1, num_steps=4)
     task = task_of(ppo_rnn.make(config, CLOCK, CLOCK.default_params))
     agent = ppo_rnn.make(config, CLOCK, CLOCK.default_params)
-    state = agent.init(jax.random.key(0))
-    state, rollout = ppo_rnn.collect(task, state, jax.random.key(1))
-    new = ppo_rnn.encode(task, state.params, None, ppo_rnn.flat(rollout.seen))
+    state, rollout = jax.jit(partial(ppo_rnn.collect, task))(agent.init(jax.random.key(0)), jax.random.key(1))
+    new = jax.jit(partial(ppo_rnn.encode, task))(state.params, None, ppo_rnn.flat(rollout.seen))
     before = jnp.concatenate([jnp.zeros_like(rollout.memory[:1]), rollout.memory[:-1]])
     part = ppo_rnn.Batch(jnp.stack([before[0], rollout.memory[-1]]), rollout.seen, *[None] * 6)
-    policy = ppo_rnn.decide(task, state.params, ppo_rnn.flat(rollout.memory), new)[0]
-    got = ppo_rnn.memory_diagnostics(task, state.params, part, rollout.memory, new, policy)
+    policy = jax.jit(partial(ppo_rnn.decide, task))(state.params, ppo_rnn.flat(rollout.memory), new)[0]
+    got = jax.jit(partial(ppo_rnn.memory_diagnostics, task))(state.params, part, rollout.memory, new, policy)
     gradient, logs = np.full(before.shape[-1], before.shape[-1] ** -0.5), []
     for t in reversed(range(4)):
         jacobian = [
@@ -244,7 +245,7 @@ class Cue(environment.Environment[CueState, environment.EnvParams]):
         return spaces.Box(-1.0, 1.0, (2,))
 
 
-LEARNING = {"total_timesteps": 30_000, "num_steps": 32, "num_envs": 8, "learning_rate": 3e-3, "gamma": 0.9}
+LEARNING = {"total_timesteps": 12_000, "num_steps": 32, "num_envs": 8, "learning_rate": 3e-3, "gamma": 0.9}
 ALONE = {"last_inputs": False, "sequence_length": None}
 
 
@@ -283,6 +284,7 @@ def test_settings_that_cannot_train_are_refused_in_a_line(settings, said):
         ppo_rnn.make(SMALL.replace(**settings), CLOCK)
 
 
+@pytest.mark.slow
 def test_it_trains_where_there_is_no_rlref(tmp_path):
     source = inspect.getsource(ppo_rnn).replace("500_000", "2048")
     printed = trains_alone(source, tmp_path)

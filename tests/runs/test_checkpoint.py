@@ -119,7 +119,7 @@ def run(whole, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "agent", ["ppo", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo_rnn", "dqn", "cem"))]
+    "agent", ["cem", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo", "ppo_rnn", "dqn"))]
 )
 def test_a_stopped_run_ends_with_the_same_bits(agent, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "compile_to_fit", programs.compile_to_fit)  # of what each folder says

@@ -1,6 +1,7 @@
 """What the runner does with agents that have a memory: playing, acting, exporting."""
 
 import itertools
+from functools import partial
 
 import counting_env
 import jax
@@ -71,12 +72,13 @@ def test_play_remembers_within_an_episode_and_not_beyond(run):
     returns, lengths = run.trained.play(0, 3, 0)["greedy"]
     assert (lengths == 5).all()
     agent, state = ppo_rnn.make(SMALL["ppo_rnn"], ENV), run.trained.state(SMALL["ppo_rnn"], run.trained.of_row(0))
+    act = jax.jit(partial(agent.policy, state))
     for key, total in zip(jax.random.split(jax.random.key(0), 3), returns, strict=True):
         _, key_reset = jax.random.split(key)
         obs, _ = ENV.reset(key_reset)
         memory, action, reward, got = agent.memory0, np.int32(0), np.float32(0), 0.0
         for time in range(5):
-            odds, memory = agent.policy(state, memory, obs, action, reward, time == 0)
+            odds, memory = act(memory, obs, action, reward, time == 0)
             action = np.int32(odds.argmax())
             reward = np.float32(2.0 * action)
             got += float(reward)

@@ -76,8 +76,8 @@ def test_exported_seed_is_loaded_by_the_copied_file(run, tmp_path):
     spec.loader.exec_module(module)
     agent, state = module.load(file, ENV)
     act = run.policy(6)
-    for obs in observations():
-        policy = agent.policy(state, jnp.asarray(obs))
+    policies = jax.jit(jax.vmap(agent.policy, (None, 0)))(state, observations())
+    for obs, policy in zip(observations(), policies, strict=True):
         assert playing.choose(policy, ENV.action_space(), None) == act(obs)
     with pytest.raises(UsageError, match="exists already"):
         one.export(one.row(6), file)

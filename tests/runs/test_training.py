@@ -293,17 +293,20 @@ def test_environment_parameters_are_used(plain):
     assert run.metrics["reward_max"].max() == 4
 
 
-def test_evaluation_runs_whole_episodes_at_its_updates():
-    run = train(
-        SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05), num_seeds=2, eval_every=40, eval_episodes=7
-    )
-    greedy = run.metrics["eval_return_greedy"]
+@pytest.fixture(scope="module")
+def learned():
+    config = SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05)
+    return train(config, num_seeds=2, seed=3, eval_every=40, eval_episodes=7)
+
+
+def test_evaluation_runs_whole_episodes_at_its_updates(learned):
+    greedy = learned.metrics["eval_return_greedy"]
     assert np.flatnonzero(np.isfinite(greedy[0])).tolist() == [39, 79, 99]
     np.testing.assert_array_equal(greedy[:, 99], 10)  # five steps of reward 2 for the right action
-    sampled = run.metrics["eval_return_sampled"]
+    sampled = learned.metrics["eval_return_sampled"]
     assert (sampled[:, 39] > 0).all()
     assert (sampled[:, 39] <= 10).all()
-    np.testing.assert_array_equal(run.metrics["eval_length_greedy"][:, 99], 5)
+    np.testing.assert_array_equal(learned.metrics["eval_length_greedy"][:, 99], 5)
 
 
 @pytest.mark.slow
@@ -318,14 +321,13 @@ def test_agents_of_action_values_are_evaluated_greedily_alone():
     assert len({int(policy(obs)), *(int(policy(obs, jax.random.key(i))) for i in range(5))}) == 1
 
 
-def test_policy_maps_an_observation_to_an_action():
-    run = train(SMALL.replace(total_timesteps=12 * 100, learning_rate=0.05), num_seeds=2, seed=3)
-    assert run.policy(4)(np.array([1.0, 0.5], np.float32)) == 1
-    assert run.policy(4)(np.array([1.0, 0.5], np.float32), jax.random.key(0)) in (0, 1)
+def test_policy_maps_an_observation_to_an_action(learned):
+    assert learned.policy(4)(np.array([1.0, 0.5], np.float32)) == 1
+    assert learned.policy(4)(np.array([1.0, 0.5], np.float32), jax.random.key(0)) in (0, 1)
     with pytest.raises(UsageError, match="no seed 0; it has 3 to 4"):
-        run.policy(0)
+        learned.policy(0)
     with pytest.raises(UsageError, match="no setting 1; it has 0 to 0"):
-        run.policy(3, setting=1)
+        learned.policy(3, setting=1)
 
 
 def test_policy_of_a_box_is_clipped():

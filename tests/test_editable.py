@@ -65,7 +65,7 @@ def trained(agent, path):
     return rlref.train(module, module.Config(**SMALL[agent]), num_seeds=2)
 
 
-@pytest.mark.parametrize("agent", [pytest.param(ppo, id="ppo"), pytest.param(dqn, id="dqn", marks=pytest.mark.study)])
+@pytest.mark.parametrize("agent", [pytest.param(ppo, id="ppo"), pytest.param(dqn, id="dqn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "optimiser",
     [pytest.param(x, id=name, marks=[] if name == "rmsprop" else pytest.mark.study) for name, x in OPTIMISERS.items()],

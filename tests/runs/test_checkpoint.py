@@ -472,7 +472,7 @@ def test_going_on_under_other_settings_of_jax_is_warned_of(run):
         resume(run)
 
 
-def test_a_failure_lets_go_of_the_run(run):
+def test_a_failure_lets_go_of_the_run(run, whole):
     class Fails(Silent):
         def compiling(self, what):
             raise RuntimeError("no compiler")
@@ -480,6 +480,7 @@ def test_a_failure_lets_go_of_the_run(run):
     with pytest.raises(RuntimeError, match="no compiler") as kept:
         resume(run, display=Fails())
     assert resume(run).summary["status"] == "finished"
+    assert_same(run, whole)
     assert kept
 
 

@@ -5,13 +5,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
-def test_the_two_lines_do_what_is_said_of_them(monkeypatch):
+@pytest.mark.parametrize("kind", ["Box", pytest.param("Discrete", marks=pytest.mark.slow)])
+def test_the_two_lines_do_what_is_said_of_them(monkeypatch, kind):
     monkeypatch.syspath_prepend(SCRIPTS)
-    kind = "Box"
     parity, mutants = importlib.import_module("parity"), importlib.import_module("mutants")
     source = (SCRIPTS.parent / "rlref" / "ppo.py").read_text()
     given = parity.problem(kind, np.random.default_rng(0))

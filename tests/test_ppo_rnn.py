@@ -180,8 +180,8 @@ def test_each_gate_begins_orthogonal():
 def test_gradients_through_memory_as_finite_differences(cell):
     """Of a memory of one number, or two: how a small change of it fades in a step, by the cell's own Jacobian."""
     config = SMALL.replace(cell=cell, memory_size=1, num_envs=1, num_minibatches=1, num_steps=4)
-    task = task_of(ppo_rnn.make(config, CLOCK, CLOCK.default_params))
     agent = ppo_rnn.make(config, CLOCK, CLOCK.default_params)
+    task = task_of(agent)
     state, rollout = jax.jit(partial(ppo_rnn.collect, task))(agent.init(jax.random.key(0)), jax.random.key(1))
     new = jax.jit(partial(ppo_rnn.encode, task))(state.params, None, ppo_rnn.flat(rollout.seen))
     before = jnp.concatenate([jnp.zeros_like(rollout.memory[:1]), rollout.memory[:-1]])

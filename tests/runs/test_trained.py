@@ -76,9 +76,10 @@ def test_exported_seed_is_loaded_by_the_copied_file(run, tmp_path):
     spec.loader.exec_module(module)
     agent, state = module.load(file, ENV)
     act = run.policy(6)
-    assert playing.choose(agent.policy(state, observations()[0]), ENV.action_space(), None) == act(observations()[0])
-    policies = jax.jit(jax.vmap(agent.policy, (None, 0)))(state, observations())
-    for obs, policy in zip(observations(), policies, strict=True):
+    first, *others = observations()
+    assert playing.choose(agent.policy(state, first), ENV.action_space(), None) == act(first)
+    policies = jax.jit(jax.vmap(agent.policy, (None, 0)))(state, np.stack(others))
+    for obs, policy in zip(others, policies, strict=True):
         assert playing.choose(policy, ENV.action_space(), None) == act(obs)
     with pytest.raises(UsageError, match="exists already"):
         one.export(one.row(6), file)

@@ -128,7 +128,7 @@ def finding_of(one: Check, m: Series, measured: Measurement, window: int, ids: S
         severity=one.severity,
         title=one.title,
         meaning=one.meaning,
-        tries=one.tries,
+        tries=one.tries + settings_in_words(one.turns, m.config),
         source=one.source,
         value=float(np.median(medians)),
         threshold=float(limits),
@@ -138,6 +138,22 @@ def finding_of(one: Check, m: Series, measured: Measurement, window: int, ids: S
         seeds=() if one.shared_by_seeds else tuple(ids[row] for row in affected),
         num_seeds=len(ids),
     )
+
+
+def settings_in_words(names: Sequence[str], config: Mapping[str, Any]) -> str:
+    """What the settings of these names are, such as " (now learning_rate 0.07, no target_kl)"; '' if none is known."""
+    said = []
+    for name in names:
+        match config.get(name, ...):
+            case None | False:
+                said.append(f"no {name}")
+            case True:
+                said.append(f"with {name}")
+            case float() as value:
+                said.append(f"{name} {value:g}")
+            case int() | str() | tuple() | list() as value:
+                said.append(f"{name} {value}")
+    return f" (now {', '.join(said)})" if said else ""
 
 
 def nest_by_cause(findings: Sequence[Finding], slack: int = 0) -> list[Finding]:

@@ -31,6 +31,8 @@ class Check(NamedTuple):
     measure: Callable[[Series], Measurement]
     meaning: str
     tries: str
+    turns: tuple[str, ...]
+    """the settings that `tries` speaks of; a finding says what they are"""
     source: str
     window: float
     """share of the training for which it has to last; 0: a single update"""
@@ -53,6 +55,7 @@ def check(
     *,
     tries: str,
     source: str,
+    turns: Sequence[str] = (),
     window: float = 0.0,
     share: float = 0.5,
     explains: Sequence[str] = (),
@@ -71,6 +74,7 @@ def check(
             measure,
             meaning,
             tries,
+            tuple(turns),
             source,
             window,
             share,

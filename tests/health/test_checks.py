@@ -1,5 +1,6 @@
 """Every check on a series that is healthy, and on one in which it must fire at a known update of a known seed."""
 
+import dataclasses
 import json
 import shutil
 import warnings
@@ -10,13 +11,13 @@ import pytest
 from healthy import COUNT, PART, SEEDS, UPDATES, healthy
 
 import rlref
-from rlref import cem, health
+from rlref import cem, dqn, health, ppo, ppo_rnn
 from rlref.cli import main
 from rlref.cli.terminal import Terminal
 from rlref.cli.train import TrainOptions, train_and_report
 from rlref.health import checks, findings
 from rlref.health.checks import CHECKS
-from rlref.health.engine import Diagnosis, diagnose, full_precision, nest_by_cause
+from rlref.health.engine import Diagnosis, diagnose, full_precision, nest_by_cause, settings_in_words
 from rlref.health.explained import fit_in_words
 from rlref.runs import files
 from rlref.runs.run import Run, diagnosed
@@ -224,6 +225,32 @@ def test_every_check_says_what_it_means_what_to_try_and_who_says_so():
         assert one.tries, one.name
         assert one.source, one.name
         assert set(one.explains) <= set(CHECKS), one.name
+
+
+def test_what_to_try_says_what_the_settings_are_now():
+    metrics, _ = healthy("ppo")
+    metrics["kl"][BAD, 20:] = 0.5
+    default = {"learning_rate": 2.5e-4, "update_epochs": 4, "target_kl": None}
+    for known, said in (
+        (default, " (now learning_rate 0.00025, update_epochs 4, no target_kl)"),
+        ({"learning_rate": 0.07, "target_kl": 0.02}, " (now learning_rate 0.07, target_kl 0.02)"),
+        ({}, ""),
+    ):
+        assert fired(metrics, known, "kl_high", kind="ppo").tries == CHECKS["kl_high"].tries + said
+    assert settings_in_words(("anneal_lr", "dueling"), {"anneal_lr": True, "dueling": False}) == (
+        " (now with anneal_lr, no dueling)"
+    )
+    assert settings_in_words(("hidden_sizes", "loss"), {"hidden_sizes": [64, 64], "loss": "huber"}) == (
+        " (now hidden_sizes [64, 64], loss huber)"
+    )
+
+
+def test_the_settings_that_advice_speaks_of_exist():
+    fields = {"ppo": ppo.Config, "dqn": dqn.Config, "cem": cem.Config, "ppo_rnn": ppo_rnn.Config}
+    for one in CHECKS.values():
+        known = [{field.name for field in dataclasses.fields(fields[kind])} for kind in one.kinds]
+        for name in one.turns:
+            assert any(name in names for names in known), (one.name, name)
 
 
 def test_readme_has_the_table_of_checks():

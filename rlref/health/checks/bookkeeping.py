@@ -10,6 +10,7 @@ from rlref.health.series import Series, UnknownError
 @check(
     "ERROR", ALL, "Non-finite numbers", "nonfinite", source="rlref", explains=EVERYTHING,
     tries="find the first update; lower the learning rate; look for a logarithm or a division of 0 in the environment",
+    turns=("learning_rate",),
 )  # fmt: skip
 def nonfinite(m: Series) -> Measurement:
     """A loss, gradient, value or return is NaN or infinite: everything after it is lost."""
@@ -61,6 +62,7 @@ def gradient_zero(m: Series) -> Measurement:
 @check(
     "ERROR", GRADIENT, "Parameters do not move", "update_ratio", source="rlref", explains=(*STEPS, *CRITIC, *POLICY),
     tries="is the learning rate 0, or the optimiser's step thrown away?",
+    turns=("learning_rate",),
 )  # fmt: skip
 def parameters_frozen(m: Series) -> Measurement:
     """There is a gradient, and yet the parameters stay as they are."""
@@ -70,6 +72,7 @@ def parameters_frozen(m: Series) -> Measurement:
 @check(
     "WARN", GRADIENT, "Learning rate off its schedule", "learning_rate / its schedule - 1", source="rlref",
     explains=(*STEPS, *CRITIC, *POLICY), tries="compare it with learning_rate and anneal_lr",
+    turns=("learning_rate", "anneal_lr"),
 )  # fmt: skip
 def learning_rate_off(m: Series) -> Measurement:
     """The step size is not what the settings say."""
@@ -81,6 +84,7 @@ def learning_rate_off(m: Series) -> Measurement:
 @check(
     "WARN", GRADIENT, "Number of gradient steps is off", "gradient_steps, beside what they should be", source="rlref",
     explains=(*STEPS, *CRITIC, *POLICY), tries="look at the loops over epochs and minibatches, and at target_kl",
+    turns=("update_epochs", "num_minibatches", "target_kl"),
 )  # fmt: skip
 def gradient_steps_off(m: Series) -> Measurement:
     """An update takes other than its number of gradient steps."""
@@ -97,6 +101,7 @@ def gradient_steps_off(m: Series) -> Measurement:
 @check(
     "WARN", DQN, "Epsilon off its schedule", "epsilon - its schedule", source="rlref", explains=(*CRITIC, *POLICY),
     tries="does it count environment steps of one seed? does it end at end_e after exploration_fraction?",
+    turns=("start_e", "end_e", "exploration_fraction"),
 )  # fmt: skip
 def epsilon_off(m: Series) -> Measurement:
     """Random actions are not taken as often as the settings say."""
@@ -121,6 +126,7 @@ def exploration_missing(m: Series) -> Measurement:
 @check(
     "WARN", DQN, "Replay buffer does not fill", "buffer_fill / expected", source="rlref", explains=(*CRITIC, *POLICY),
     tries="look at the index that is written to",
+    turns=("buffer_size",),
 )  # fmt: skip
 def buffer_off(m: Series) -> Measurement:
     """The buffer holds less than what was collected, or never overwrites."""
@@ -131,6 +137,7 @@ def buffer_off(m: Series) -> Measurement:
 @check(
     "ERROR", DQN, "Replay buffer changes observations", "unstorable_fraction", source="rlref", explains=EVERYTHING,
     tries="buffer_dtype same; or uint8 for whole numbers to 255, bool for 0 and 1",
+    turns=("buffer_dtype",),
 )  # fmt: skip
 def observations_changed(m: Series) -> Measurement:
     """The environment shows what buffer_dtype cannot hold, so learning is from other observations than acting."""
@@ -180,6 +187,7 @@ def elites_below(m: Series) -> Measurement:
 @check(
     "ERROR", CEM, "Elites are not the best", "elite_threshold - (return_max or the mean of the rest)", source="rlref",
     explains=SEARCH, tries="are as many chosen as elite_fraction says, the highest scores first?",
+    turns=("elite_fraction",),
 )  # fmt: skip
 def elites_not_best(m: Series) -> Measurement:
     """With the elites' mean and lowest score as they are, the others would have to score higher than they do."""
@@ -195,6 +203,7 @@ def elites_not_best(m: Series) -> Measurement:
 @check(
     "WARN", CEM, "Extra variance off its schedule", "extra_variance - its schedule", source="Szita & Lorincz 2006",
     explains=SEARCH, tries="it falls linearly to 0 over extra_variance_fraction of the generations",
+    turns=("extra_variance", "extra_variance_fraction"),
 )  # fmt: skip
 def extra_variance_off(m: Series) -> Measurement:
     """The noise floor is not what the settings say."""

@@ -11,6 +11,7 @@ from rlref.health.series import Series, UnknownError, largest, largest_reward, t
     "WARN", GRADIENT, "Critic worse than a constant", "explained_variance", source="Schulman 2017", window=0.1,
     share=0.8, explains=(*POLICY, "value_bias", "advantage_mean"),
     tries="normalise observations, scale rewards, take larger batches; look at the targets",
+    turns=("normalize_observations", "scale_rewards"),
 )  # fmt: skip
 def explained_variance_negative(m: Series) -> Measurement:
     """Predicting the mean would be better than the value function: it overfits, or is noise."""
@@ -21,6 +22,7 @@ def explained_variance_negative(m: Series) -> Measurement:
     "WARN", GRADIENT, "Values not learned", "explained_variance", source="Jones 2021", window=0.3, share=0.9,
     explains=(*POLICY, "value_bias", "advantage_mean"),
     tries="look at the value loss, its weight and the scale of the rewards",
+    turns=("vf_coef", "scale_rewards"),
 )  # fmt: skip
 def explained_variance_zero(m: Series) -> Measurement:
     """Late in training the value function still explains nothing of the returns."""
@@ -32,6 +34,7 @@ def explained_variance_zero(m: Series) -> Measurement:
     "WARN", GRADIENT, "Values are off by a constant", "|value_bias| / scale of targets", source="rlref", window=0.2,
     share=0.8, explains=("advantage_mean", *POLICY),
     tries="scale the rewards; loosen the clip of the value loss; look at bootstraps at the end of episodes",
+    turns=("clip_vloss", "scale_rewards"),
 )  # fmt: skip
 def value_bias(m: Series) -> Measurement:
     """Values are wrong by an offset, to which explained variance is blind."""
@@ -84,6 +87,7 @@ def value_impossible(m: Series) -> Measurement:
 @check(
     "INFO", DQN, "Values beyond their bound for a while", "largest |value| / bound", source="van Hasselt et al. 2018",
     window=0.05, tries="a slower target network; nothing, if they come back",
+    turns=("target_network_frequency", "tau"),
 )  # fmt: skip
 def soft_divergence(m: Series) -> Measurement:
     """Q is larger than any return can be: with bootstraps, deep networks and replay that happens, and mostly passes."""
@@ -94,6 +98,7 @@ def soft_divergence(m: Series) -> Measurement:
     "WARN", GRADIENT, "Values drift without end", "|target_mean|, change over a fifth of the training / spread",
     source="rlref", window=0.1, share=0.9, explains=(*CRITIC, *POLICY),
     tries="lower gamma; look at what happens to the bootstrap at the end of episodes",
+    turns=("gamma",),
 )  # fmt: skip
 def values_drift(m: Series) -> Measurement:
     """Undiscounted targets grow steadily, far beyond their own spread: values feed on themselves."""
@@ -108,6 +113,7 @@ def values_drift(m: Series) -> Measurement:
 @check(
     "WARN", DQN, "Overestimation grows", "overestimation / spread of targets", source="van Hasselt et al. 2016",
     window=0.2, share=0.9, explains=POLICY, tries="double Q-learning (target double), a slower target network",
+    turns=("target", "target_network_frequency", "tau"),
 )  # fmt: skip
 def overestimation_grows(m: Series) -> Measurement:
     """Q exceeds the returns that follow by more and more: the maximum picks what is overestimated."""

@@ -37,6 +37,7 @@ def no_progress(m: Series) -> Measurement:
 @check(
     "WARN", ALL, "Fell back", "share of the gain in return that is left", source="rlref", window=0.1, share=0.9,
     tries="lower or anneal the learning rate; keep the best checkpoint; more seeds",
+    turns=("learning_rate", "anneal_lr"),
 )  # fmt: skip
 def fell_back(m: Series) -> Measurement:
     """It had learned, and lost more than half of it again."""

@@ -32,6 +32,7 @@ def entropy_maximal(m: Series) -> Measurement:
     "WARN", PPO, "Entropy falls too fast", "relative_entropy", source="Schulman 2016, Jones 2021, Rahtz 2018",
     window=0.02, share=1.0, explains=("gradient_zero", "kl_tiny", "ratio_never_moves", *OUTCOME),
     tries="a larger ent_coef, smaller rewards, a lower learning rate",
+    turns=("ent_coef", "scale_rewards", "learning_rate"),
 )  # fmt: skip
 def entropy_collapse(m: Series) -> Measurement:
     """The policy became deterministic before it had explored."""
@@ -71,6 +72,7 @@ def discrete_entropy(m: Series) -> np.ndarray:
 @check(
     "WARN", GRADIENT, "Dormant units", "dormant_fraction", source="Sokar et al. 2023", window=0.1,
     explains=OUTCOME, tries="lower the learning rate; smaller targets; other activations",
+    turns=("learning_rate", "activation"),
 )  # fmt: skip
 def dormant_units(m: Series) -> Measurement:
     """Most of the hidden units have gone silent: the network can hardly learn any more."""

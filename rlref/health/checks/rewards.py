@@ -10,6 +10,7 @@ from rlref.health.series import Series, largest, largest_reward, spread_so_far
 @check(
     "WARN", GRADIENT, "Discount 1, and no ends", "gamma", source="Schulman 2016", window=0.1, share=1.0,
     explains=EVERYTHING, tries="lower gamma: values reach 1 / (1 - gamma) steps ahead; or end the episodes",
+    turns=("gamma",),
 )  # fmt: skip
 def undiscounted_without_ends(m: Series) -> Measurement:
     """With gamma 1 the value is a sum over whole episodes, and no episode has ended: it has no bound."""
@@ -34,6 +35,7 @@ def no_signal(m: Series) -> Measurement:
 @check(
     "INFO", GRADIENT, "Value targets out of range", "largest |target|", source="Jones 2021", window=0.1,
     tries="multiply the reward so that targets lie in [-3, 3]; never shift it: that changes the will to live",
+    turns=("scale_rewards",),
 )  # fmt: skip
 def targets_out_of_range(m: Series) -> Measurement:
     """Networks learn values of the order of 1 best; targets here are outside [-10, 10]."""
@@ -47,6 +49,7 @@ def targets_out_of_range(m: Series) -> Measurement:
         "update_ratio_low", *CRITIC, *POLICY,
     ),
     tries="multiply the reward so that targets lie in [-3, 3]; never shift it: that changes the will to live",
+    turns=("scale_rewards",),
 )  # fmt: skip
 def targets_huge(m: Series) -> Measurement:
     """Value targets are so large that the critic's loss drowns everything else, and it takes ages to reach them."""
@@ -58,6 +61,7 @@ def targets_huge(m: Series) -> Measurement:
 @check(
     "INFO", ALL, "Best return far above the mean", "(return_max - return_mean) / return_std", source="Schulman 2017",
     window=0.1, tries="the signal is there to be honed in on: train longer, lower the learning rate",
+    turns=("learning_rate",),
 )  # fmt: skip
 def max_return_far(m: Series) -> Measurement:
     """Some episodes do far better than the mean: the policy does the right thing at times."""

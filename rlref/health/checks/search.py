@@ -20,6 +20,7 @@ def candidates_alike(m: Series) -> Measurement:
 @check(
     "WARN", CEM, "Search ends too early", "std_mean", source="Szita & Lorincz 2006", window=0.1, share=0.9,
     explains=OUTCOME, tries="more extra_variance, for longer; a larger elite_fraction; a larger population",
+    turns=("extra_variance", "extra_variance_fraction", "elite_fraction", "population_size"),
 )  # fmt: skip
 def search_collapse(m: Series) -> Measurement:
     """The Gaussian has shrunk to a point while scores were still getting better."""
@@ -32,6 +33,7 @@ def search_collapse(m: Series) -> Measurement:
 @check(
     "INFO", CEM, "KL at its floor", "kl_excess / kl_floor", source="rlref", window=0.2, share=0.9,
     explains=("no_progress",), tries="more rollouts, a larger population; unless it is solved",
+    turns=("num_rollouts", "population_size"),
 )  # fmt: skip
 def kl_at_floor(m: Series) -> Measurement:
     """Elites move the Gaussian hardly more than random ones would: chance outweighs what scores say."""
@@ -41,6 +43,7 @@ def kl_at_floor(m: Series) -> Measurement:
 @check(
     "WARN", CEM, "Search widens", "std_mean / its start", source="rlref", window=0.1, share=0.9, explains=OUTCOME,
     tries="less extra_variance, or for fewer generations; is the variance taken for its root, or the other way round?",
+    turns=("extra_variance", "extra_variance_fraction"),
 )  # fmt: skip
 def search_widens(m: Series) -> Measurement:
     """The Gaussian is wider than it began and what was added explain: it does not close in on anything."""
@@ -52,6 +55,7 @@ def search_widens(m: Series) -> Measurement:
     "WARN", CEM, "The mean policy is not what was found", "(return_min - mean_policy_return) / spread",
     source="rlref", window=0.1, share=0.8, explains=OUTCOME,
     tries="is the Gaussian's mean evaluated, on fresh keys, as candidates are? more rollouts against lucky elites",
+    turns=("num_rollouts",),
 )  # fmt: skip
 def policy_apart(m: Series) -> Measurement:
     """The mean's policy scores below every candidate drawn around it."""
@@ -64,6 +68,7 @@ def policy_apart(m: Series) -> Measurement:
     "INFO", CEM, "Searches end alike", "interquartile range of the seeds' last scores / their median gain",
     source="Mania et al. 2018", shared_by_seeds=True,
     tries="larger hidden_sizes, normalize_observations, or another agent; unless there is no more to have",
+    turns=("hidden_sizes", "normalize_observations"),
 )  # fmt: skip
 def policy_class_limits(m: Series) -> Measurement:
     """The middle half of the searches have stopped at one level: the policy's class limits them, or the task."""
@@ -75,6 +80,7 @@ def policy_class_limits(m: Series) -> Measurement:
     "INFO", CEM, "Searches end apart", "interquartile range of the seeds' last scores / their median gain",
     source="Mania et al. 2018", shared_by_seeds=True,
     tries="a larger population, more rollouts, more extra_variance for longer; the best seed shows what can be had",
+    turns=("population_size", "num_rollouts", "extra_variance", "extra_variance_fraction"),
 )  # fmt: skip
 def search_limits(m: Series) -> Measurement:
     """Most searches have stopped, at different levels: policies of this class can do more than most seeds found."""

@@ -12,6 +12,7 @@ from rlref.health.series import Series
 @check(
     "ERROR", PPO, "KL huge", "kl", source="Schulman 2017", explains=(*CRITIC, *POLICY, *STEPS),
     tries="lower the learning rate; look at what the rollout holds: stale data gives this too",
+    turns=("learning_rate",),
 )  # fmt: skip
 def kl_huge(m: Series) -> Measurement:
     """One update changed the policy beyond recognition: .01 is very small, 10 is too much."""
@@ -22,6 +23,7 @@ def kl_huge(m: Series) -> Measurement:
     "WARN", PPO, "KL high", "kl", source="rlref; Spinning Up", window=0.05,
     explains=("kl_above_usual", "kl_rises", *CRITIC, *POLICY),
     tries="lower the learning rate, take fewer epochs, or set target_kl",
+    turns=("learning_rate", "update_epochs", "target_kl"),
 )  # fmt: skip
 def kl_high(m: Series) -> Measurement:
     """The policy moves so fast that the samples it learns from are no longer its own."""
@@ -31,6 +33,7 @@ def kl_high(m: Series) -> Measurement:
 @check(
     "INFO", PPO, "KL above .02", "kl", source="37 details; Spinning Up", window=0.05,
     tries="a lower learning rate, fewer epochs, or target_kl, if returns are not rising",
+    turns=("learning_rate", "update_epochs", "target_kl"),
 )  # fmt: skip
 def kl_above_usual(m: Series) -> Measurement:
     """Updates are larger than the usual .01 to .02, or than 1.5 x target_kl."""
@@ -41,6 +44,7 @@ def kl_above_usual(m: Series) -> Measurement:
 @check(
     "INFO", PPO, "KL tiny", "kl", source="Schulman 2016, Jones 2021", window=0.1,
     tries="raise the learning rate, unless the task is solved",
+    turns=("learning_rate",),
 )  # fmt: skip
 def kl_tiny(m: Series) -> Measurement:
     """The policy hardly changes."""
@@ -62,6 +66,7 @@ def kl_rises(m: Series) -> Measurement:
 @check(
     "WARN", GRADIENT, "Steps too large", "update_ratio", source="CS231n", window=0.05,
     explains=("kl_high", "kl_huge", "kl_rises", *CRITIC, *POLICY), tries="lower the learning rate",
+    turns=("learning_rate",),
 )  # fmt: skip
 def update_ratio_high(m: Series) -> Measurement:
     """Optimiser steps are large beside the parameters: about 1/1000 is usual."""
@@ -71,6 +76,7 @@ def update_ratio_high(m: Series) -> Measurement:
 @check(
     "INFO", GRADIENT, "Steps small", "update_ratio", source="CS231n", window=0.05, explains=("kl_tiny",),
     tries="raise the learning rate, unless the values are learned already",
+    turns=("learning_rate",),
 )  # fmt: skip
 def update_ratio_low(m: Series) -> Measurement:
     """Optimiser steps are tiny beside the parameters: about 1/1000 is usual."""
@@ -85,6 +91,7 @@ def early_rate(m: Series) -> np.ndarray:
 @check(
     "INFO", GRADIENT, "Gradient clipped at every update", "grad_norm", source="rlref", window=0.1, share=1.0,
     tries="smaller rewards or a larger max_grad_norm; the value's gradient may starve the policy's",
+    turns=("max_grad_norm", "scale_rewards"),
 )  # fmt: skip
 def gradient_clipped(m: Series) -> Measurement:
     """Every gradient is cut to max_grad_norm: its size says nothing any more."""

@@ -347,6 +347,20 @@ def last(x: Array) -> Array:
     return np.take_along_axis(x, last_index(x)[..., None], axis=-1)[..., 0]
 
 
+def final_scores(score: Array, nonfinite: Array | None = None) -> Array:
+    """Each row's score at its last update; NaN for one that became non-finite and has had no score since.
+
+    Args:
+      score: along the last axis a value per update; NaN at updates that a row never reached, or without a score.
+      nonfinite: as `score`, above 0 where a row's numbers are not finite; NaN at updates that it never reached.
+    """
+    scores = last(score)
+    if nonfinite is None:
+        return scores
+    at_end = np.take_along_axis(score, last_index(nonfinite)[..., None], axis=-1)[..., 0]
+    return np.where((nonfinite > 0).any(-1) & ~np.isfinite(at_end), np.nan, scores)
+
+
 def last_index(x: Array) -> Array:
     """Where along the last axis the last finite value is; 0 if there is none."""
     reached = np.isfinite(x)

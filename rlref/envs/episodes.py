@@ -10,6 +10,9 @@ import numpy as np
 Act = Callable[[jax.Array, "Episode"], tuple[Any, Any]]
 """key, the episode before a step -> action, what the policy remembers; () of one that remembers nothing"""
 
+UNBOUNDED = 1e9
+"""a bound of a Box that is as large as this stands for none"""
+
 
 def chosen(odds: jax.Array, action_space: Any, key: jax.Array | None) -> jax.Array:
     """An action by odds `[A]`, those of several choices one after the other: the likeliest, or, with a key, a draw."""
@@ -26,9 +29,19 @@ def chosen(odds: jax.Array, action_space: Any, key: jax.Array | None) -> jax.Arr
 def random_action(action_space: Any, obs_space: Any, key: jax.Array, obs: Any) -> Any:
     """One of the actions that a raw observation's mask allows, if it has one, and else of all."""
     size = getattr(obs_space, "action_mask", 0)
-    if not size:
-        return action_space.sample(key)
-    return chosen(jnp.where(obs[-size:] > 0, 1.0, 1e-30), action_space, key)  # where nothing is allowed, all alike
+    if size:
+        return chosen(jnp.where(obs[-size:] > 0, 1.0, 1e-30), action_space, key)  # where nothing is allowed, all alike
+    return random_in_box(action_space, key) if hasattr(action_space, "low") else action_space.sample(key)
+
+
+def random_in_box(space: Any, key: jax.Array) -> jax.Array:
+    """Uniform between the bounds of a Box; where there are none, a normal draw, within the one that there may be."""
+    low, high = (np.broadcast_to(np.asarray(x, np.float32), space.shape) for x in (space.low, space.high))
+    bounded = (low > -UNBOUNDED) & (high < UNBOUNDED)
+    x = jax.random.uniform(key, space.shape, minval=np.where(bounded, low, 0), maxval=np.where(bounded, high, 1))
+    if not bounded.all():
+        x = jnp.where(bounded, x, jnp.clip(jax.random.normal(key, space.shape), low, high))
+    return x.astype(space.dtype)
 
 
 def random_act(env: Any, env_params: Any) -> Act:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlref.errors import UsageError, nearest
@@ -45,7 +45,7 @@ def plain_values(env_params: Any) -> dict[str, Any]:
     return {name: x for name, x in values.items() if isinstance(x, bool | int | float)}
 
 
-def with_values(env_params: Any, values: dict[str, Any]) -> Any:
+def with_values(env_params: Any, values: Mapping[str, Any]) -> Any:
     """`env_params` with what `plain_values` gave of others of their kind."""
     if not dataclasses.is_dataclass(env_params) or isinstance(env_params, type):
         return env_params

@@ -55,6 +55,13 @@ class Series:
         early = np.arange(self.shape[1]) < self.window(0.1)
         return mean_where(x, early & (begun <= max(1, round(0.02 * self.num_updates))))
 
+    def return_at_start(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of the first returns, `[S, 1]`. Raises UnknownError if no seed has any."""
+        mean, std = self.at_start(self["return_mean"]), self.at_start(self["return_std"])
+        if not np.isfinite(mean).any():
+            raise UnknownError("an episode that ends in the first tenth of the training")
+        return mean, std
+
     def lagged(self, x: np.ndarray, share: float) -> np.ndarray:
         """`x` delayed by `share` of the training; NaN where that is before the start."""
         lag = min(self.window(share), self.shape[1])

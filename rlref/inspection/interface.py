@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlref.envs.episodes import random_action
+from rlref.envs.episodes import UNBOUNDED, random_action, random_in_box
 from rlref.envs.gymnax_envs import describe, imported_gymnax
 from rlref.envs.ids import make_env
 from rlref.envs.interface import check_complete, choices_fault, mask_fault
@@ -164,18 +164,10 @@ def _sampler(space: Any, obs_space: Any, say: Callable[[Finding], None]) -> Call
         if not hasattr(space, "sample"):
             raise UnusableError
         return lambda key, _: space.sample(key)
-    low, high = (x.astype(np.float32) for x in bounds_of(space))
-    bounded = (low > -1e9) & (high < 1e9)
-    if not bounded.all():
-        say(found("unbounded_actions", f"{(~bounded).sum()} of {bounded.size} action dimensions have no bounds"))
-
-    def sample(key: jax.Array, _: Any) -> jax.Array:
-        x = jax.random.uniform(key, space.shape, minval=np.where(bounded, low, 0), maxval=np.where(bounded, high, 1))
-        if not bounded.all():
-            x = jnp.where(bounded, x, jnp.clip(jax.random.normal(key, space.shape), low, high))
-        return x.astype(space.dtype)
-
-    return sample
+    low, high = bounds_of(space)
+    if (unbounded := (low <= -UNBOUNDED) | (high >= UNBOUNDED)).any():
+        say(found("unbounded_actions", f"{unbounded.sum()} of {unbounded.size} action dimensions have no bounds"))
+    return lambda key, _: random_in_box(space, key)
 
 
 def _shapes(env: Any, what: str, function: Callable[[jax.Array], Any], result: Inspection) -> Any:

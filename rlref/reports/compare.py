@@ -61,6 +61,10 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
     labels = [method.label for method in methods]
     seeds = {name: seeds_of([method.runs[name] for method in methods]) for name in environments}
     several = len(environments) > 1
+    references = references or {}
+    if unknown := references.keys() - {*environments}:
+        compared = ", ".join(environments)
+        raise UsageError(f"a reference score is given of {min(unknown)}, which is not compared; it is of {compared}")
     scales = [_scale(name, methods, references) for name in environments] if several else []
     results = [
         _result(name, quantity, labels, [[one] for one in per_method])
@@ -71,6 +75,9 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
     warnings = [text for name, each in seeds.items() for text in _warnings(name, methods, each)]
     if changed := sorted({row.environment for row in differing if row.setting.startswith("env_params.")}):
         warnings.append(f"the parameters of {', '.join(changed)} differ: the methods had other tasks there")
+    warnings += [text for scale in scales if (text := _not_of_this_task(scale, methods))]
+    if references and not several:
+        warnings.append("the reference score changes nothing: scores are normalised over several environments alone")
     overall = []
     columns = [list(column) for column in zip(*seeds.values(), strict=True)]
     if several and (uneven := _why_not_pooled(labels, environments, columns)):
@@ -145,22 +152,11 @@ def seeds_of(compared: Sequence[Run]) -> list[Seeds]:
     end = min(stats.last(run.metrics["env_steps"])[rows].min() for run, rows in zip(compared, begun, strict=True))
     out = []
     for run, rows in zip(compared, begun, strict=True):
-        lost = _failed_seeds(run)
-        final = np.where(lost, np.nan, run.scores.astype(np.float64))
-        area = np.where(lost, np.nan, _areas(run, float(end)))
+        final = run.scores.astype(np.float64)
+        area = np.where(np.isnan(final), np.nan, _areas(run, float(end)))
         ids = tuple(int(seed) for seed, trained in zip(run.seeds, rows, strict=True) if trained)
         out.append(Seeds(ids, final[rows], area[rows]))
     return out
-
-
-def _failed_seeds(run: Run) -> Array:
-    """Whether each seed `[S]` became non-finite and has had no score since: its earlier score would flatter it."""
-    if "nonfinite" not in run.metrics:
-        return np.zeros(len(run.seeds), bool)
-    reached = np.isfinite(run.metrics["env_steps"])
-    last_update = reached.shape[1] - 1 - np.argmax(reached[:, ::-1], axis=1)
-    at_end = run.metrics[run.score][np.arange(len(reached)), last_update]
-    return (run.metrics["nonfinite"] > 0).any(axis=1) & ~np.isfinite(at_end)
 
 
 def _areas(run: Run, end: float) -> Array:
@@ -175,16 +171,34 @@ def _areas(run: Run, end: float) -> Array:
     return areas
 
 
-def _scale(environment: str, methods: Sequence[Method], references: Mapping[str, float] | None) -> Scale:
+def _scale(environment: str, methods: Sequence[Method], references: Mapping[str, float]) -> Scale:
     if any(about_of(method.runs[environment]).get("env") for method in methods):
         raise UsageError(
             f"{environment} was given from Python, so a random policy cannot be tried in it: compare on it alone"
         )
     score, source = reference.reference_of(environment, references)
-    random = reference.random_return(environment)
+    random = reference.random_return(environment, _parameters(environment, methods))
     if score <= random:
         raise UsageError(f"the reference score of {environment} is {score:g}, not above a random policy's {random:.4g}")
     return Scale(environment, random, score, source)
+
+
+def _parameters(environment: str, methods: Sequence[Method]) -> dict[str, Any]:
+    """The environment's parameters that are other than by default, as the first method had them."""
+    values = about_of(methods[0].runs[environment]).get("env_params_values", {})
+    return reference.changed_parameters(environment, values)
+
+
+def _not_of_this_task(scale: Scale, methods: Sequence[Method]) -> str:
+    """That a published score is of the environment's default parameters, and the runs are not; "" where it fits."""
+    changed = _parameters(scale.environment, methods)
+    if not changed or scale.source == reference.GIVEN:
+        return ""
+    here = ", ".join(f"{name} {_shown(x)}" for name, x in changed.items())
+    return (
+        f"the published score of {scale.environment}, {scale.reference:g}, is of its default parameters, and here it "
+        f"has {here}: give one, as --reference {scale.environment}=SCORE"
+    )
 
 
 def _normalised(seeds: Seeds, scale: Scale) -> Seeds:

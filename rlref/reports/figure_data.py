@@ -24,8 +24,10 @@ class Group(NamedTuple):
 
     @property
     def scores(self) -> np.ndarray:
-        """`[S]`; NaN where undefined."""
-        return stats.last(self.values(self.score)) if self.score in self.metrics else np.full(len(self.seeds), np.nan)
+        """`[S]`, as `runs.Run.scores`; NaN where undefined."""
+        if self.score not in self.metrics:
+            return np.full(len(self.seeds), np.nan)
+        return stats.final_scores(self.values(self.score), self.metrics.get("nonfinite"))
 
     def values(self, name: str) -> np.ndarray:
         """A metric `[S, U]` to draw: infinities are undefined."""

@@ -31,14 +31,19 @@ def read(arguments: Sequence[str]) -> list[Method]:
     given = [labelled(argument) for argument in arguments]
     loaded = [(label, [(path, run_at(path)) for path in paths]) for label, paths in given]
     single = len({environment_of(run) for _, named in loaded for _, run in named}) == 1
-    names = Counter(Path(path).name for label, named in loaded if label is None for path, _ in named)
+    names = Counter(folder_of(path) for label, named in loaded if label is None for path, _ in named)
     methods: dict[str, dict[str, Run]] = {}
     for label, named in loaded:
         for path, run in named:
-            folder = Path(path).name
+            folder = folder_of(path)
             own = label or ((folder if names[folder] == 1 else path) if single else run.agent)
             add(methods.setdefault(own, {}), own, run)
     return [Method(label, by_environment) for label, by_environment in methods.items()]
+
+
+def folder_of(path: str) -> str:
+    """The name of the folder that a path leads to."""
+    return Path(path).name if Path(path).name not in ("", "..") else Path(path).resolve().name
 
 
 def labelled(argument: str) -> tuple[str | None, list[str]]:

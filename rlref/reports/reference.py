@@ -1,6 +1,5 @@
 """Scores of a random policy and published scores, which are 0 and 1 of a normalised score."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from rlref.envs.ids import make_env
 from rlref.envs.interface import check_host
+from rlref.envs.params import plain_values, with_values
 from rlref.errors import UsageError
 
 
@@ -18,6 +18,7 @@ class Reference(NamedTuple):
     source: str
 
 
+GIVEN = "given"
 _GYMNAX = "gymnax's README, the PPO or ES agents of gymnax-blines"
 
 # SpaceInvaders-MinAtar is left out: its published score (131) is for its rules before gymnax 1.0.1.
@@ -41,19 +42,27 @@ def reference_of(env_id: str, given: Mapping[str, float] | None = None) -> Refer
     Raises UsageError if there is neither.
     """
     if given and env_id in given:
-        return Reference(float(given[env_id]), "given")
+        return Reference(float(given[env_id]), GIVEN)
     if env_id not in REFERENCES:
         raise UsageError(f"no reference score of {env_id} is known: give one, as --reference {env_id}=SCORE")
     return REFERENCES[env_id]
 
 
-@functools.cache
-def random_return(env_id: str) -> float:
+def random_return(env_id: str, values: Mapping[str, Any] | None = None) -> float:
     """Mean return of uniformly random actions over 500 episodes, with the environment's default parameters.
 
-    Raises UsageError if there is no such environment.
+    `values`: parameters that are other than by default, by name. Raises UsageError if there is no such environment.
     """
-    return float(random_returns(*make_env(env_id)).mean())
+    env, env_params = make_env(env_id)
+    return float(random_returns(env, with_values(env_params, values or {})).mean())
+
+
+def changed_parameters(env_id: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of an environment's parameters, by name, that are other than by default."""
+    if not values:
+        return {}  # it may have been given from Python, without an id
+    default = plain_values(make_env(env_id)[1])
+    return {name: x for name, x in values.items() if default.get(name, x) != x}
 
 
 def random_returns(env: Any, env_params: Any, episodes: int = 500, seeds: Sequence[int] = (0,)) -> np.ndarray:

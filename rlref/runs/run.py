@@ -73,10 +73,13 @@ class Run:
 
     @property
     def scores(self) -> np.ndarray:
-        """Each seed's score at its last update, `[seed]`; with batched settings `[setting, seed]`."""
+        """Each seed's score at its last update, `[seed]`; with batched settings `[setting, seed]`.
+
+        NaN for a seed that became non-finite and has had no score since: its earlier score would flatter it.
+        """
         if self.score not in self.metrics:  # an agent of somebody's own may not have it
             return np.full(next(iter(self.metrics.values())).shape[:-1], np.nan)
-        return stats.last(self.metrics[self.score])
+        return stats.final_scores(self.metrics[self.score], self.metrics.get("nonfinite"))
 
     def of_setting(self, setting: int) -> "Run":
         """One setting of a run with batched settings, as a run by itself. Raises UsageError if there is none."""

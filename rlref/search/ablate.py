@@ -42,6 +42,12 @@ def _value(name: str, off: Any, on: Any) -> Switch:
     return Switch(lambda config: {name: off}, lambda config: {name: on})
 
 
+def _target_network(config: Any, gradient_steps: int) -> dict[str, Any]:
+    """A target network that is a copy of the online one, made anew every so many gradient steps."""
+    copied = {"tau": 1.0} if hasattr(config, "tau") else {}
+    return {"target_network_frequency": gradient_steps * config.train_frequency, **copied}
+
+
 SWITCHES: dict[str, Switch] = {
     "clip_coef": _value("clip_coef", 1000.0, 0.2),  # no ratio comes near it, and it must be finite
     "max_grad_norm": _value("max_grad_norm", math.inf, 0.5),
@@ -53,9 +59,9 @@ SWITCHES: dict[str, Switch] = {
     "exploration": Switch(
         lambda config: {"start_e": 0.0, "end_e": 0.0}, lambda config: {"start_e": 1.0, "end_e": 0.05}
     ),
-    "target_network": Switch(  # off: a sync before every gradient step
-        lambda config: {"target_network_frequency": config.train_frequency},
-        lambda config: {"target_network_frequency": 50 * config.train_frequency},
+    "target_network": Switch(  # off: a copy before every gradient step
+        lambda config: _target_network(config, 1),
+        lambda config: _target_network(config, 50),
     ),
     "extra_variance": _value("extra_variance", 0.0, 0.25),
     "smoothing": _value("smoothing", 0.0, 0.3),  # de Boer et al. 2005, section 2: alpha between .4 and .9

@@ -123,13 +123,15 @@ def ped_anova(scores: Array, places: Mapping[str, Array], target: float) -> dict
     """How much each setting's distribution among the best differs from that among all; None without optuna.
 
     PED-ANOVA (Watanabe et al. 2023, "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary
-    Subspaces"), by optuna; the values add up to 1.
+    Subspaces"), by optuna; the values add up to 1. None too where all settings score alike.
 
     Args:
       scores: `[K]`, of each setting.
       places: as in `regression`.
       target: which share of the settings counts as the best.
     """
+    if np.ptp(scores) == 0:
+        return None  # the best are all: optuna would call every setting equally important
     try:
         import optuna
     except ImportError:

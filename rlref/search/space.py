@@ -100,9 +100,14 @@ def parsed_range(name: str, text: str, here: Range | None) -> Range:
 def parsed_choices(text: str) -> Choices:
     """A,B,C: Python literals (numbers, tuples, True, False, None), or else strings."""
     try:
-        return tuple(ast.literal_eval(f"({text},)"))
+        return tuple(_tuples(x) for x in ast.literal_eval(f"({text},)"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return tuple(word.strip() for word in text.split(","))
+
+
+def _tuples(x: Any) -> Any:
+    """Lists as tuples, also within: settings are compared, and equal ones are one program."""
+    return tuple(map(_tuples, x)) if isinstance(x, list | tuple) else x
 
 
 def check_space(module: ModuleType, config: Any, space: Space | None, env: Any, env_params: Any) -> Space:

@@ -113,7 +113,10 @@ class Sweep:
         worst = max(self.neighbours, key=lambda n: (n.breaks, n.lost))
         what = f"{worst.setting} {worst.value:g} in place of {self.best.settings[worst.setting]:g}"
         if math.isnan(worst.lost):
-            return "nothing was gained over a random policy: there is nothing that a small change could break"
+            return (
+                "no gain over a random policy is shown, so that nothing is said of small changes; more --confirm-seeds "
+                "may show one"
+            )
         if worst.breaks:
             return f"too sensitive to be trusted: {what} costs {worst.lost:.0%} of what was gained (p = {worst.p:.2g})"
         if worst.lost > BROKEN:
@@ -337,7 +340,7 @@ def tables(found: Sweep) -> list[Table]:
         {
             "change": f"{n.setting} {n.value:g}",
             "IQM [95 % interval]": f"{n.iqm:.4g} [{n.low:.4g}, {n.high:.4g}]",
-            "gain lost": f"{max(n.lost, 0):.0%}",
+            "gain lost": "-" if math.isnan(n.lost) else f"{max(n.lost, 0):.0%}",
             "p (Holm)": f"{n.p:.2g}",
             "": "breaks" if n.breaks else "",
         }

@@ -227,6 +227,16 @@ def test_every_check_says_what_it_means_what_to_try_and_who_says_so():
         assert set(one.explains) <= set(CHECKS), one.name
 
 
+@pytest.mark.parametrize("kind", ["ppo", "dqn", "cem"])
+def test_outcomes_are_not_called_checked_where_no_episode_ended_at_the_start(kind):
+    metrics, config = healthy(kind)
+    for name in ("return_mean", "return_std", "return_max", "return_min"):
+        metrics[name][:, :20] = np.nan
+    verdict = diagnose(metrics, config, num_updates=UPDATES)
+    for name in ("worse_than_start", "no_progress", "fell_back"):
+        assert verdict.unchecked[name] == "an episode that ends in the first tenth of the training"
+
+
 def test_what_to_try_says_what_the_settings_are_now():
     metrics, _ = healthy("ppo")
     metrics["kl"][BAD, 20:] = 0.5

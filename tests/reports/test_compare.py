@@ -1,18 +1,22 @@
+import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 from gymnax.environments import spaces
 
+from rlref.envs import episodes
 from rlref.errors import UsageError
 from rlref.reports import compare, reference
+from rlref.reports.figure_data import Group
 from rlref.reports.methods import Method, read
 from rlref.reports.selftest import selftest
 from rlref.reports.tables import comparison_tables, comparison_to_json
 from rlref.runs import files
-from rlref.runs.run import Run, load
+from rlref.runs.run import Run, load, summarise
 
 SPREAD = np.random.default_rng(3).normal(0, 1, 64)
 
@@ -74,6 +78,12 @@ def test_runs_on_one_environment_are_called_by_their_folders(tmp_path):
 def test_folders_of_one_name_are_called_by_their_paths(tmp_path):
     paths = [folder_of(tmp_path / place / "run") for place in "ab"]
     assert list(described(read(paths))) == paths
+
+
+def test_a_folder_that_one_stands_in_has_a_name(tmp_path, monkeypatch):
+    one, other = folder_of(tmp_path / "one"), folder_of(tmp_path / "other")
+    monkeypatch.chdir(one)
+    assert list(described(read([".", other]))) == ["one", "other"]
 
 
 def test_runs_on_several_environments_are_grouped_by_agent(tmp_path):
@@ -261,6 +271,11 @@ def test_a_seed_that_diverged_does_not_keep_its_last_score():
     run.metrics["return_mean"][2, 9] = np.nan
     seeds = compare.seeds_of([run])[0]
     assert np.isnan(seeds.final).tolist() == np.isnan(seeds.area).tolist() == [True, False, False]
+    assert np.isnan(run.scores).tolist() == [True, False, False]
+    assert np.isnan(Group("", run.metrics, run.seeds).scores).tolist() == [True, False, False]
+    assert summarise(run)["iqm"] == pytest.approx((run.scores[1] + run.scores[2]) / 2)
+    batched = dataclasses.replace(run, metrics={name: np.stack([x, x]) for name, x in run.metrics.items()})
+    np.testing.assert_array_equal(batched.scores, np.stack([run.scores] * 2))
 
 
 def test_what_speaks_against_a_comparison_is_told():
@@ -314,7 +329,8 @@ def test_another_environment_of_the_same_name_is_warned_of(tmp_path):
 
 @pytest.fixture
 def random_scores(monkeypatch):
-    monkeypatch.setattr(reference, "random_return", {"CartPole-v1": 20.0, "Own-v0": -10.0}.__getitem__)
+    known = {"CartPole-v1": 20.0, "Own-v0": -10.0}
+    monkeypatch.setattr(reference, "random_return", lambda env_id, values: known[env_id])
 
 
 def on_two(*per_method):
@@ -357,6 +373,26 @@ def test_a_missing_reference_is_asked_for(random_scores):
         compare.compare(on_two(([1, 2], [1, 2]), ([1, 2], [1, 2])), {"Own-v0": -20})
 
 
+def test_a_reference_that_has_no_use_is_told(random_scores):
+    methods = on_two(([1, 2], [1, 2]), ([1, 2], [1, 2]))
+    with pytest.raises(UsageError, match="of CartPole-v0, which is not compared; it is of CartPole-v1, Own-v0"):
+        compare.compare(methods, {"CartPole-v0": 200, "Own-v0": 10})
+    one = [Method(label, {"CartPole-v1": run_of([1, 2])}) for label in "ab"]
+    assert "the reference score changes nothing" in compare.compare(one, {"CartPole-v1": 200}).warnings[-1]
+
+
+def test_scores_of_a_changed_environment_are_not_normalised_by_another_without_a_word(tmp_path):
+    tasks = {"CartPole-v1": 10, "Acrobot-v1": 20}  # limits of an episode
+    paths = [folder_of(tmp_path / f"{a}{task}", task, a, limit=x) for a in ("ppo", "dqn") for task, x in tasks.items()]
+    comparison = compare.compare(read(paths), {"Acrobot-v1": 0})
+    assert 8 < comparison.scales[0].random <= 10  # a random policy lasts 22 steps, by itself
+    assert comparison.scales[1].random == -20
+    assert [text for text in comparison.warnings if "published" in text] == [
+        "the published score of CartPole-v1, 500, is of its default parameters, and here it has max_steps_in_episode "
+        "10: give one, as --reference CartPole-v1=SCORE"
+    ]
+
+
 def test_environments_with_other_numbers_of_seeds_are_not_pooled(random_scores):
     comparison = compare.compare(on_two(([1, 2, 3], [1, 2]), ([1, 2], [1, 2])), {"Own-v0": 10})
     assert comparison.overall == ()
@@ -385,6 +421,18 @@ def test_returns_of_a_random_policy_are_of_whole_episodes(terminated):
     returns = np.asarray(reference.random_returns(ThreeSteps(), jnp.bool(terminated), episodes=400))
     counts = [np.mean(returns == total) for total in range(4)]
     assert counts == pytest.approx([1 / 8, 3 / 8, 3 / 8, 1 / 8], abs=0.07)
+
+
+def test_random_actions_are_numbers_where_a_box_has_no_bounds():
+    space = spaces.Box(np.array([-1, -np.inf, 0]), np.array([1, np.inf, 1e38]), (3,))
+    drawn = np.asarray(
+        jax.vmap(lambda key: episodes.random_in_box(space, key))(jax.random.split(jax.random.key(0), 500))
+    )
+    assert np.abs(drawn).max() < 10
+    assert drawn.min(axis=0) == pytest.approx([-1, -3, 0], abs=1)
+    whole = spaces.Box(-2, 3, (2,))
+    for key in jax.random.split(jax.random.key(1), 3):
+        np.testing.assert_array_equal(episodes.random_action(whole, None, key, None), whole.sample(key))
 
 
 def test_random_policy_of_an_environment_that_never_ends(monkeypatch):

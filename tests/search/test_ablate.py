@@ -40,7 +40,11 @@ def test_what_is_off_is_switched_on():
 
 
 def test_without_a_target_network_every_gradient_step_syncs():
-    assert labels(dqn, train_frequency=20)["target_network off"] == {"target_network_frequency": 20}
+    off = {"target_network_frequency": 20, "tau": 1.0}
+    assert labels(dqn, train_frequency=20)["target_network off"] == off
+    # Syncs that mix are a target network, however often they come.
+    assert labels(dqn, train_frequency=20, target_network_frequency=20, tau=0.05)["target_network off"] == off
+    assert labels(dqn, train_frequency=20, **off)["target_network on"] == off | {"target_network_frequency": 1000}
 
 
 @pytest.fixture

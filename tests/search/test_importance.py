@@ -75,3 +75,7 @@ def test_ped_anova_finds_what_the_best_share():
     shares = importance.ped_anova(MEANS[:300], {name: x[:300] for name, x in PLACES.items()}, 0.1)
     assert sum(shares.values()) == pytest.approx(1)
     assert min(shares, key=shares.get) == "nothing"
+
+
+def test_ped_anova_says_nothing_where_all_score_alike():
+    assert importance.ped_anova(np.full(300, -200.0), {name: x[:300] for name, x in PLACES.items()}, 0.1) is None

@@ -60,6 +60,8 @@ def test_command_line():
         "clip_coef": space.Range(0.1, 0.3, "linear"),
         "norm_adv": (True, False),
     }
+    lists = space.parse(["hidden_sizes=[64,64],[128]", "conv_layers=[[16,3,1]],[[8,3,1]]"], ppo, ppo.Config())
+    assert lists == {"hidden_sizes": ((64, 64), (128,)), "conv_layers": (((16, 3, 1),), ((8, 3, 1),))}
     assert space.parse(["init_log_std=.001:1"], ppo, ppo.Config())["init_log_std"].scale == "log"
     assert space.parse(["init_log_std=-1:1"], ppo, ppo.Config())["init_log_std"].scale == "linear"
 

@@ -96,7 +96,7 @@ def test_what_a_few_seeds_cannot_tell_from_chance_is_said(search):
 def test_nothing_gained_is_said(search, score):
     found = search(lambda config: score)
     assert not found.too_sensitive
-    assert found.verdict.startswith("nothing was gained over a random policy")
+    assert found.verdict.startswith("no gain over a random policy is shown")
 
 
 def test_small_changes_end_at_the_range():

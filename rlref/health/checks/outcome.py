@@ -15,8 +15,8 @@ from rlref.health.series import Series, UnknownError, mean_where
 )  # fmt: skip
 def worse_than_start(m: Series) -> Measurement:
     """The policy does worse than the untrained one did: it learns the opposite, or has broken down."""
-    gain, spread = m.score - m.at_start(m["return_mean"]), m.at_start(m["return_std"])
-    return below(gain / spread, -0.25, where=(spread > 0) & (m.progress > 0.2))
+    start, spread = m.return_at_start()
+    return below((m.score - start) / spread, -0.25, where=(spread > 0) & (m.progress > 0.2))
 
 
 @check(
@@ -26,10 +26,10 @@ def worse_than_start(m: Series) -> Measurement:
 )  # fmt: skip
 def no_progress(m: Series) -> Measurement:
     """In half of the training returns rose neither by their spread at the start nor half way to the best episode."""
-    level, start = m.smooth(m.score, 0.05), m.at_start(m["return_mean"])
+    level, (start, spread) = m.smooth(m.score, 0.05), m.return_at_start()
     # Where an episode pays 1 or -1, a random policy's spread is all that there is to gain.
     room = np.fmax.accumulate(m["return_max"], axis=1) - start
-    enough = np.fmin(m.at_start(m["return_std"]), room / 2)
+    enough = np.fmin(spread, room / 2)
     gain = np.fmax.accumulate(level, axis=1) - start
     return below(gain / enough, 1, where=(enough > 0) & (m.progress > 0.5))
 
@@ -42,8 +42,8 @@ def no_progress(m: Series) -> Measurement:
 def fell_back(m: Series) -> Measurement:
     """It had learned, and lost more than half of it again."""
     level = m.smooth(m.score, 0.05)
-    best, start = np.fmax.accumulate(level, axis=1), m.at_start(m["return_mean"])
-    real = best - start > 2 * m.at_start(m["return_std"])
+    best, (start, spread) = np.fmax.accumulate(level, axis=1), m.return_at_start()
+    real = best - start > 2 * spread
     return below((level - start) / (best - start), 0.5, where=real & (m.progress > 0.3))
 
 

@@ -79,6 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `rlref ... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"rlref: error: {error.strerror}: {error.filename}", file=sys.stderr)  # it may not be entered or read
+        return 2
     except KeyboardInterrupt:
         sys.stdout.flush()
         print("rlref: stopped by Ctrl-C", file=sys.stderr, flush=True)

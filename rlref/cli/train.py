@@ -295,12 +295,13 @@ def print_summary(run: "Run") -> None:
     if s["status"] == "interrupted":
         by = {"SIGINT": "Ctrl-C"}.get(s["stopped_by"], s["stopped_by"])
         how = f"; go on with: rlref train --resume {run.path}" if run.path else ""
-        console.print(f"[yellow]stopped by {by}[/yellow]; what was reached is kept{how}")
+        kept = f"; what was reached is kept{how}" if s["all_written"] else ""
+        console.print(f"[yellow]stopped by {by}[/yellow]{kept}")
     for bad in s["nonfinite"]:
         where = f"seed {bad['seed']} became non-finite at update {bad['update']}"
         console.print(f"[red]{where}[/red]; the others trained on")
     print_verdict(console, run.diagnose(), only=("ERROR", "WARN"))
-    if s["status"] == "incomplete":
+    if not s["all_written"]:
         console.print(
             f"[red]not all of it could be written to {run.path}[/red]; once there is room, go on with: "
             f"rlref train --resume {run.path}"

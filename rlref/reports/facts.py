@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from rlref.health import findings
 from rlref.reports.captions import number
 from rlref.reports.markup import Html, escape, listed, table
 from rlref.runs import files
-from rlref.runs.folder import fcntl, read_about
+from rlref.runs.folder import read_about
 from rlref.runs.run import Run
 
 if TYPE_CHECKING:
@@ -66,24 +65,8 @@ def interval_in_words(scores: np.ndarray) -> str:
 def status_of(run: Run) -> str:
     """How the run ended."""
     status = str(run.summary.get("status", "unknown"))
-    if status == "killed" and run.path and is_held(run.path / "lock"):
-        return "being trained"
     by = run.summary.get("stopped_by") if status == "interrupted" else None
     return f"{status} by {by}" if by else status
-
-
-def is_held(lock: Path) -> bool:
-    """Whether a living process holds a run's lock: the one that trains it."""
-    if not fcntl:
-        return False
-    try:
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there is no lock, or the file system has none
-        return False
-    return False
 
 
 def settings_scores(run: Run) -> Html:

@@ -16,13 +16,22 @@ from rlref.runs.leaves import named_leaves
 TRIED = 16  # updates, spread over the training, at which both must do the same
 
 
-def check_extension(shorter: Job, longer: Job, arrays: dict[str, np.ndarray], path: Path) -> None:
+def check_extension(shorter: Job, longer: Job, arrays: dict[str, np.ndarray], path: Path, first_row: int = 0) -> None:
     """Raise UsageError, with the reason, unless `longer` does at every update of `shorter` what that does there.
 
     They do if their programs are the same; or, as a schedule may go from a value to itself, if all that is scheduled is
-    the same, and if from the state of the first of the rows `arrays` both give the same at updates all over it.
+    the same, and if from a row's state both give the same at updates all over it. `arrays` are the states of the rows
+    from `first_row` on; of each setting among them one row is tried.
     """
-    before, after = (job.make(job.config_of(0)) for job in (shorter, longer))
+    rows = min(len(next(iter(arrays.values()))), shorter.num_rows - first_row)
+    setting = (first_row + np.arange(rows)) // len(shorter.seeds)
+    for place in np.unique(setting, return_index=True)[1].tolist():
+        one = {name: x[place : place + 1] for name, x in arrays.items()}
+        _check_row(shorter, longer, one, path, first_row + place)
+
+
+def _check_row(shorter: Job, longer: Job, state: dict[str, np.ndarray], path: Path, row: int) -> None:
+    before, after = (job.make(job.config_of(row)) for job in (shorter, longer))
     key = jax.random.key(0)
     if jax.jit(before.init).lower(key).as_text() != jax.jit(after.init).lower(key).as_text():
         raise UsageError(f"{path} cannot be extended: its seeds begin otherwise when there are more updates")
@@ -32,7 +41,7 @@ def check_extension(shorter: Job, longer: Job, arrays: dict[str, np.ndarray], pa
         return
     planned, wanted = schedules(before), schedules(after)
     changed = [name for name, x in planned.items() if not np.array_equal(x, wanted[name][: len(x)], equal_nan=True)]
-    if changed or not _same_updates(before, after, arrays):
+    if changed or not _same_updates(before, after, state):
         why = " and ".join(f"{name} runs from {planned[name][0]:.4g} to {planned[name][-1]:.4g}" for name in changed)
         raise UsageError(
             f"{path} cannot be extended: {why or 'its updates depend on how many there are,'} over all "
@@ -40,9 +49,8 @@ def check_extension(shorter: Job, longer: Job, arrays: dict[str, np.ndarray], pa
         )
 
 
-def _same_updates(before: Any, after: Any, arrays: dict[str, np.ndarray]) -> bool:
+def _same_updates(before: Any, after: Any, one: dict[str, np.ndarray]) -> bool:
     like = jax.eval_shape(jax.vmap(before.init), jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1)))
-    one = {name: x[:1] for name, x in arrays.items()}
     rows = checkpoint.place(one, like, 1, jax.sharding.SingleDeviceSharding(jax.local_devices()[0]))
     state = jax.tree.map(lambda x: x[0], rows)
     updates = [jax.jit(agent.update) for agent in (before, after)]

@@ -62,7 +62,7 @@ class Folder:
                 if source:
                     (made / "source" / source.name).write_bytes(code)
                     if diff := provenance.git(source.parent, "diff", "HEAD"):
-                        (made / "source" / "uncommitted.diff").write_text(diff)
+                        (made / "source" / "uncommitted.diff").write_bytes(diff)
                 files.write_json(made / "environment.json", provenance.environment(source))
                 write_config(made, config)
                 if path.exists():
@@ -137,6 +137,20 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
     """Write a run's config.json, after the copy that is read in its place if it is damaged."""
     files.write_json(path / "source" / "config.json", config)
     files.write_json(path / "config.json", config)
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a living process holds a run's lock: the one that trains it."""
+    if not fcntl:
+        return False
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock, or the file system has none
+        return False
+    return False
 
 
 def new_folder(*names: str) -> Path:

@@ -1,6 +1,7 @@
 """One row of training, traced once: its update, and how much memory it takes."""
 
 import collections
+import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,31 @@ def free_bytes() -> int:
     if compiling.on_cpu():
         import psutil
 
-        return int(psutil.virtual_memory().available)
+        return int(min(psutil.virtual_memory().available, free_in_cgroups()))
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     return sum(s.get("bytes_limit", 2**33) - s.get("bytes_in_use", 0) for s in stats)
+
+
+def free_in_cgroups(own: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")) -> float:
+    """What a container, or a scheduler's job, leaves this process of memory, in bytes; inf where none is limited.
+
+    A limit holds for all that is below it, so each group from this process's own to the root is asked (Linux's
+    cgroup-v2 and cgroup-v1 manuals). Cached files count as free: they go where memory is short.
+    """
+    free = math.inf
+    for line in own.read_text().splitlines() if own.is_file() else []:
+        _, controllers, name = line.split(":", 2)
+        if not controllers:
+            top, limit, used, cached = mounted, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top = mounted / "memory"
+            limit, used, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        group = top / name.lstrip("/")
+        for folder in (group, *group.parents)[: len(group.relative_to(top).parts) + 1]:
+            with contextlib.suppress(OSError, ValueError, KeyError):  # not every group says so, and "max" is no number
+                of_cache = dict(x.split() for x in (folder / "memory.stat").read_text().splitlines())[cached]
+                left = int((folder / limit).read_text()) - int((folder / used).read_text()) + int(of_cache)
+                free = min(free, left)
+    return free

@@ -90,7 +90,10 @@ def reproduce(
     if updates is not None and not 1 <= updates <= count:
         raise UsageError(f"--updates is {updates}; the run has {count}")
     count = updates or count
-    changed = provenance.changes(files.read_json(path / "environment.json"), provenance.environment(job.source))
+    began, here = files.read_json(path / "environment.json"), provenance.environment(job.source)
+    # Where it was resumed elsewhere, its numbers are of both places.
+    places = [began, *began.get("resumed", [])]
+    changed = [*dict.fromkeys(text for there in places for text in provenance.changes(there, here))]
     plan = make_plan(job.num_rows, job_bytes(job, False), None, display, about["rows_per_group"])
     now = run_job(job, plan, None, None, 0, display, limit=count)
     if now.summary["status"] == "interrupted":

@@ -16,7 +16,7 @@ from rlref.errors import UsageError, in_a_line
 from rlref.health.engine import PRECISION, Diagnosis, diagnose, full_precision, with_setting
 from rlref.health.findings import SEVERITIES
 from rlref.runs import files
-from rlref.runs.folder import read_about, read_summary
+from rlref.runs.folder import is_held, read_about, read_summary
 from rlref.runs.metric_pieces import Pieces, assembled, extent, metric_files, place_of, read_metrics
 
 if TYPE_CHECKING:
@@ -208,6 +208,7 @@ def load(path: str | Path, *, agent: Any = None, env: Any = None, env_params: An
         about["num_updates"],
         path,
     )
-    run.summary = {"status": "killed", **(read_summary(path) or {}), **summarise(run)}
+    without_summary = "being trained" if is_held(path / "lock") else "killed"
+    run.summary = {"status": without_summary, **(read_summary(path) or {}), **summarise(run)}
     run.given = {"agent": agent, "env": env, "env_params": env_params}
     return run

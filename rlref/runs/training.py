@@ -254,7 +254,7 @@ def newest_update(job: Job, path: Path, first_row: int, verify: bool) -> int:
                 record = checkpoints.record(update)
                 saved = check_same(job, record.about, path)
                 if saved is not job:
-                    check_extension(saved, job, checkpoints.load(record), path)
+                    check_extension(saved, job, checkpoints.load(record), path, first_row)
                 elif verify:
                     checkpoints.load(record)
                 return update
@@ -329,6 +329,7 @@ def run_job(
         steps = float(np.nansum(stats.last(run.metrics["env_steps"])))
         run.summary = {
             "status": "interrupted" if stopped else "finished" if complete else "incomplete",
+            "all_written": complete,
             # In the last chunk a signal is too late for this run, but not for what was to come after it.
             **({"stopped_by": signal.Signals(stop.signal or stopped).name} if stop.signal or stopped else {}),
             **summarise(run),
@@ -345,7 +346,7 @@ def run_job(
                 folder.write_summary(run.summary)
                 complete = True
             if not complete:
-                run.summary["status"] = "incomplete"
+                run.summary |= {"status": "interrupted" if stopped else "incomplete", "all_written": False}
     return run
 
 

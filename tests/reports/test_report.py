@@ -1,7 +1,6 @@
 """The report: what is in the page, that it holds together, and that nothing in a run breaks it."""
 
 import contextlib
-import fcntl
 import html
 import itertools
 import os
@@ -391,17 +390,6 @@ def test_marks_at_one_place_are_counted():
     marks = [Mark(n, update, "") for update, numbers in at.items() for n in numbers]
     draw_marks(axes, marks, np.arange(100.0))
     assert [text.get_text() for text in axes.texts] == ["1, 1.4, 1.5, 1.6", "2 and 4 more"]
-
-
-def test_a_killed_run_whose_lock_is_held_is_being_trained(tmp_path):
-    run = made(path=tmp_path)
-    run.summary["status"] = "killed"
-    assert status_of(run) == "killed"
-    with (tmp_path / "lock").open("w") as lock:
-        assert status_of(run) == "killed"
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert status_of(run) == "being trained"
-    assert status_of(run) == "killed"
 
 
 def test_an_interrupted_run_and_its_settings_say_so():

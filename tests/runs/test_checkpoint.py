@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 import rlref
 from rlref import cem, dqn, ppo
 from rlref.cli import main
+from rlref.cli.train import print_summary
 from rlref.contract import load_agent
 from rlref.errors import UsageError
 from rlref.runs import checkpoint, files, programs, training
@@ -268,7 +269,7 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
             run = train("ppo", tmp_path / "run", eval_every=0, display=Full())
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert run.summary["status"] == "incomplete"
+    assert (run.summary["status"], run.summary["all_written"]) == ("incomplete", False)
     assert (run.scores == rlref.load(whole).scores).all()
     texts = " ".join(str(w.message) for w in warned)
     assert len(re.findall("the sink TensorBoard could not be [a-z0-9 ]+ and ends: OSError: File too large", texts)) == 1
@@ -279,6 +280,21 @@ def test_a_disk_that_fills_up_hangs_nothing_and_loses_nothing(tmp_path, whole):
         warnings.simplefilter("ignore")  # whether a checkpoint was whole before the disk was full is a matter of luck
         assert resume(tmp_path / "run").summary["status"] == "finished"
     assert_same(tmp_path / "run", whole)
+
+
+def test_a_stopped_run_that_could_not_be_written_says_so(tmp_path, monkeypatch, capsys):
+    def save(self, *arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "save", save)
+    with pytest.warns(UserWarning, match="could not be written"):
+        run = train("ppo", tmp_path / "run", eval_every=0, display=StopAfter(7))
+    assert (run.summary["status"], run.summary["all_written"]) == ("interrupted", False)
+    print_summary(run)
+    said = capsys.readouterr().out
+    assert "stopped by SIGTERM\n" in said
+    assert "not all of it could be written" in said
+    assert "is kept" not in said
 
 
 def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
@@ -357,6 +373,8 @@ def test_an_extended_run_is_the_longer_run(tmp_path):
         ("ppo", {}, None),
         ("dqn", {"start_e": 0.05, "end_e": 0.05}, None),  # a schedule from a value to itself
         ("cem", {"extra_variance": 0.0}, None),
+        ("cem", {"extra_variance": np.float32([0, 1])}, "extra_variance runs from 1 to"),
+        ("cem", {"extra_variance": np.float32([0, 0]), "smoothing": np.float32([0, 0.5])}, None),
     ],
 )
 def test_a_schedule_forbids_extending(agent, change, reason):
@@ -369,8 +387,8 @@ def extend(module, config):
     job = Job(module, config, env, env.default_params, [0], 0, 1, True)
     longer = lengthened(job, 100_000)
     saved = check_same(longer, json.loads(json.dumps(job.about)), Path("run"))
-    assert saved.config == job.config
-    state = jax.vmap(job.agent.init)(jax.random.split(jax.random.key(0), 1))
+    assert saved.about == job.about
+    state = jax.vmap(job.agent.init)(jax.random.split(jax.random.key(0), job.num_rows))
     arrays = {name: np.asarray(checkpoint.raw(x)) for name, x in named_leaves(state).items()}
     check_extension(saved, longer, arrays, Path("run"))
 

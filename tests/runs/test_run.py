@@ -1,6 +1,7 @@
 import contextlib
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import counting_env
@@ -97,8 +98,29 @@ def test_killed_run_loads_up_to_what_was_written(folder, tmp_path):
     )
     (tmp_path / "run" / "metrics" / "row000000-update00000003.npz.part").write_bytes(b"half a file")
     loaded = rlref.load(tmp_path / "run")
-    assert loaded.summary["status"] == "killed"
+    assert loaded.summary["status"] == "being trained"  # as long as a process holds its lock
     assert loaded.metrics["env_steps"].shape == (2, 3)
+    folder.close()
+    assert rlref.load(tmp_path / "run").summary["status"] == "killed"
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="there is no git")
+def test_changes_that_are_not_committed_are_kept_byte_for_byte(run, tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.autocrlf=false"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+
+    git("init")
+    (tmp_path / "my_ppo.py").write_text("")
+    (tmp_path / "notes.csv").write_bytes(b"a\r\n")
+    git("add", "-A")
+    git("commit", "-m", "all")
+    (tmp_path / "notes.csv").write_bytes(b"caf\xe9\r\n")  # Latin-1, and no UTF-8
+    config = files.read_json(run.path / "config.json")
+    Folder.create(tmp_path / "run", tmp_path / "my_ppo.py", b"", config).close()
+    diff = (tmp_path / "run" / "source" / "uncommitted.diff").read_bytes()
+    assert b"-a\r\n+caf\xe9\r\n" in diff
+    assert len(files.read_json(tmp_path / "run" / "environment.json")["git_commit"]) == 40
 
 
 def test_group_that_never_ran_is_nan(folder, tmp_path):

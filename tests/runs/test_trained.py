@@ -166,6 +166,7 @@ def test_commands(ppo_run, tmp_path, capsys, monkeypatch):
         (["export", "RUN", "--seed", "3"], "no seed 3"),
         (["export", "RUN", "--out", "no/such/folder.npz"], "cannot write"),
         (["reproduce", "nothing"], "does not exist"),
+        (["diagnose", "n" * 300], "File name too long: nnn"),
         (["reproduce", "RUN", "--updates", "21"], "--updates is 21; the run has 20"),
         (["train", "--resume", "nothing"], "does not exist"),
         (["train", "--resume", "RUN"], "is finished"),
@@ -237,7 +238,12 @@ def test_reproduce_finds_the_update_that_parts(ppo_run, tmp_path):
     report = reproduce(tmp_path / "run", updates=start + 3)
     assert f"part at update {start + 2} of {start + 3} updates" in report.text()
     assert f"jax was 0.0.1 and is {jax.__version__}" in report.text()
-    assert reproduce(tmp_path / "run", updates=start + 2).difference is None
+    environment["versions"]["jax"] = jax.__version__
+    resumed = environment | {"cpu": "another", "versions": environment["versions"] | {"jax": "0.0.2"}}
+    files.write_json(tmp_path / "run" / "environment.json", environment | {"resumed": [resumed]})
+    report = reproduce(tmp_path / "run", updates=start + 2)
+    assert report.difference is None
+    assert [text.partition(" and is")[0] for text in report.changed] == ["jax was 0.0.2", "cpu was another"]
 
 
 @pytest.mark.slow

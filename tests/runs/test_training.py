@@ -21,7 +21,7 @@ from rlref.envs.ids import make_env
 from rlref.errors import UsageError
 from rlref.runs import programs, training
 from rlref.runs.display import Silent
-from rlref.runs.footprint import peak_bytes, trace_row
+from rlref.runs.footprint import free_in_cgroups, peak_bytes, trace_row
 from rlref.runs.job import Job
 from rlref.runs.plan import make_plan, rows_at_once
 from rlref.runs.programs import compile_programs
@@ -432,3 +432,30 @@ def test_ctrl_c_leaves_a_run_that_loads(tmp_path):
     assert run.summary["status"] == "interrupted"
     assert np.isfinite(run.metrics["env_steps"]).all()
     assert run.metrics["env_steps"].shape[0] == 2
+
+
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/job/step", "job", ("memory.max", "memory.current", "inactive_file")),
+        ("4:cpu,memory:/job/step", "memory/job", V1),
+        # In a container the group's name may be the host's, and what is mounted is the container's own.
+        ("4:memory:/docker/0123", "memory", V1),
+    ],
+)
+def test_free_memory_is_what_a_container_or_a_job_leaves(tmp_path, line, folder, names):
+    own, mounted = tmp_path / "cgroup", tmp_path / "mounted"
+    own.write_text(f"9:pids:/job/step\n{line}\n")
+    (mounted / "memory" / "job" / "step").mkdir(parents=True)
+    (mounted / "job" / "step").mkdir(parents=True)
+    (mounted / "job" / "step" / "memory.max").write_text("max\n")
+    assert free_in_cgroups(own, mounted) == np.inf
+    limit, used, cached = names
+    (mounted / folder / limit).write_text("8000\n")
+    (mounted / folder / used).write_text("3000\n")
+    (mounted / folder / "memory.stat").write_text(f"anon 2000\n{cached} 500\n")
+    assert free_in_cgroups(own, mounted) == 5500
+    assert free_in_cgroups(tmp_path / "none", mounted) == np.inf

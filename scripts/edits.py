@@ -577,7 +577,7 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
         (
             (
                 "RING = 100  # finished",
-                "VALUES = jnp.sinh(jnp.linspace(-6.5, 6.5, 121))  # that the critic's distribution is over\n"
+                "VALUES = jnp.sinh(jnp.linspace(-5.3, 5.3, 121))  # that the critic's distribution is over: up to 100\n"
                 "RING = 100  # finished",
             ),
             (

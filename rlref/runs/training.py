@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -189,7 +189,7 @@ def resume(
         checkpoint_every = about["checkpoint_every"]
     clock = Clock()
     plan = make_plan(job.num_rows, job_bytes(job, True), memory_gb, display, about["rows_per_group"])
-    folder, changed = None, []
+    folder, changed, reopen = None, [], None
     with contextlib.ExitStack() as undo:
         with hosts.fail_together():
             if hosts.is_first():
@@ -220,15 +220,13 @@ def resume(
                 had = about.get("sinks")
                 chosen = metric_sinks.for_resumed_run(had, sinks, path, display.warn)
                 about["sinks"] = list(dict.fromkeys([*(had or []), *metric_sinks.built_in_names(chosen)]))
-                folder.reopen(
-                    in_json(about | job.about | {"num_updates": job.agent.num_updates}),
-                    job.source,
-                    list(command),
-                )
+                about |= job.about | {"num_updates": job.agent.num_updates}
+                reopen = functools.partial(folder.reopen, in_json(about), job.source, list(command))
         undo.pop_all()
     return run_job(
-        job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.instantiated(chosen), clock=clock
-    )
+        job, plan, path, folder, checkpoint_every, display, sinks=metric_sinks.instantiated(chosen), clock=clock,
+        reopen=reopen,
+    )  # fmt: skip
 
 
 def check_numbers(**options: Any) -> None:
@@ -271,11 +269,13 @@ def run_job(
     limit: int | None = None,
     sinks: Sequence[metric_sinks.Sink] = (),
     clock: Clock | None = None,
+    reopen: Callable[[], None] | None = None,
 ) -> Run:
     """Train a job from where its folder is to the end, or for its first `limit` updates.
 
     `path` is None for a run in memory; in all processes but the first `folder` is None and `sinks` is empty. `clock`
-    was started when the job was about to be traced.
+    was started when the job was about to be traced. `reopen` notes in the folder that the run goes on: once it is
+    compiled, so that a run whose compiling fails, or is stopped, is as it was.
     """
     num_updates = job.agent.num_updates if limit is None else min(limit, job.agent.num_updates)
     pieces: Pieces = {}
@@ -287,6 +287,8 @@ def run_job(
         clock = clock or Clock()
         programs, fitted = compile_to_fit(job, plan, display)
         with hosts.fail_together():
+            if reopen:
+                reopen()
             if folder and fitted.rows != plan.rows:
                 folder.amend(rows_per_group=fitted.rows)
         plan = fitted

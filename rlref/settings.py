@@ -31,12 +31,13 @@ def out_of_json(x: Any) -> Any:
 LENGTHS = ("total_timesteps", "num_generations")  # the settings that say how long to train
 
 
+def tuples(x: Any) -> Any:
+    """Lists as tuples, also within: a Config's settings can be compared and hashed."""
+    return tuple(map(tuples, x)) if isinstance(x, list | tuple) else x
+
+
 def config_of(module: ModuleType, settings: dict[str, Any], batched: list[str]) -> Any:
     """A Config from plain settings."""
-
-    def tuples(x: Any) -> Any:
-        return tuple(map(tuples, x)) if isinstance(x, list) else x
-
     return module.Config(**{name: np.asarray(x) if name in batched else tuples(x) for name, x in settings.items()})
 
 

@@ -34,9 +34,15 @@ def random_action(action_space: Any, obs_space: Any, key: jax.Array, obs: Any) -
     return random_in_box(action_space, key) if hasattr(action_space, "low") else action_space.sample(key)
 
 
+def bounds_of(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The lower and upper bounds of a Box, in its shape."""
+    low, high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (space.low, space.high))
+    return low, high
+
+
 def random_in_box(space: Any, key: jax.Array) -> jax.Array:
     """Uniform between the bounds of a Box; where there are none, a normal draw, within the one that there may be."""
-    low, high = (np.broadcast_to(np.asarray(x, np.float32), space.shape) for x in (space.low, space.high))
+    low, high = (x.astype(np.float32) for x in bounds_of(space))
     bounded = (low > -UNBOUNDED) & (high < UNBOUNDED)
     x = jax.random.uniform(key, space.shape, minval=np.where(bounded, low, 0), maxval=np.where(bounded, high, 1))
     if not bounded.all():

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlref.envs.episodes import UNBOUNDED, random_action, random_in_box
+from rlref.envs.episodes import UNBOUNDED, bounds_of, random_action, random_in_box
 from rlref.envs.gymnax_envs import describe, imported_gymnax
 from rlref.envs.ids import make_env
 from rlref.envs.interface import check_complete, choices_fault, mask_fault
@@ -19,7 +19,7 @@ from rlref.envs.suites import SUITES
 from rlref.errors import UsageError, first_line, in_a_line, is_users
 from rlref.health.findings import Finding
 from rlref.inspection.catalogue import UnusableError, found
-from rlref.inspection.random_policy import Array, WrappedEnv
+from rlref.inspection.random_policy import WrappedEnv
 from rlref.inspection.result import Inspection
 
 
@@ -147,12 +147,6 @@ def check_interface(env: Any, params: Any, result: Inspection) -> WrappedEnv:
         step,
         (lambda *a: step_without_reset(*a)[0]) if has_step_env else None,
     )
-
-
-def bounds_of(space: Any) -> tuple[Array, Array]:
-    """The lower and upper bounds of a Box, in its shape."""
-    low, high = (np.broadcast_to(np.asarray(x, np.float64), space.shape) for x in (space.low, space.high))
-    return low, high
 
 
 def _sampler(space: Any, obs_space: Any, say: Callable[[Finding], None]) -> Callable[[jax.Array, Any], Any]:

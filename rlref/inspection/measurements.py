@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from rlref.envs.episodes import bounds_of
 from rlref.health.findings import Finding, ranges
 from rlref.inspection.catalogue import found
-from rlref.inspection.interface import bounds_of
 from rlref.inspection.random_policy import Array, Rollout
 from rlref.inspection.result import Samples
 

@@ -55,7 +55,8 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
     are compared seed by seed ("paired") if they have the same seed ids on every environment, and enough of them (10,
     see `stats.least_seeds`) for swaps of labels within pairs to give p < .05. Holm's correction is for the number of
     methods; the tests on several environments and on two quantities are not corrected for. Raises UsageError if the
-    methods do not cover the same environments, or there is no score to compare or to normalise by.
+    methods do not cover the same environments, there is no score to compare or to normalise by, or a reference is of
+    another environment.
     """
     environments = _environments(methods)
     labels = [method.label for method in methods]
@@ -65,7 +66,8 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
     if unknown := references.keys() - {*environments}:
         compared = ", ".join(environments)
         raise UsageError(f"a reference score is given of {min(unknown)}, which is not compared; it is of {compared}")
-    scales = [_scale(name, methods, references) for name in environments] if several else []
+    scaled = [_scale(name, methods, references) for name in environments] if several else []
+    scales = [scale for scale, _ in scaled]
     results = [
         _result(name, quantity, labels, [[one] for one in per_method])
         for name, per_method in seeds.items()
@@ -75,7 +77,7 @@ def compare(methods: Sequence[Method], references: Mapping[str, float] | None = 
     warnings = [text for name, each in seeds.items() for text in _warnings(name, methods, each)]
     if changed := sorted({row.environment for row in differing if row.setting.startswith("env_params.")}):
         warnings.append(f"the parameters of {', '.join(changed)} differ: the methods had other tasks there")
-    warnings += [text for scale in scales if (text := _not_of_this_task(scale, methods))]
+    warnings += [text for _, text in scaled if text]
     if references and not several:
         warnings.append("the reference score changes nothing: scores are normalised over several environments alone")
     overall = []
@@ -171,33 +173,24 @@ def _areas(run: Run, end: float) -> Array:
     return areas
 
 
-def _scale(environment: str, methods: Sequence[Method], references: Mapping[str, float]) -> Scale:
+def _scale(environment: str, methods: Sequence[Method], references: Mapping[str, float]) -> tuple[Scale, str]:
+    """How scores are normalised, and what speaks against that; "" where nothing does."""
     if any(about_of(method.runs[environment]).get("env") for method in methods):
         raise UsageError(
             f"{environment} was given from Python, so a random policy cannot be tried in it: compare on it alone"
         )
     score, source = reference.reference_of(environment, references)
-    random = reference.random_return(environment, _parameters(environment, methods))
+    values = about_of(methods[0].runs[environment]).get("env_params_values", {})
+    random = reference.random_return(environment, values)
     if score <= random:
         raise UsageError(f"the reference score of {environment} is {score:g}, not above a random policy's {random:.4g}")
-    return Scale(environment, random, score, source)
-
-
-def _parameters(environment: str, methods: Sequence[Method]) -> dict[str, Any]:
-    """The environment's parameters that are other than by default, as the first method had them."""
-    values = about_of(methods[0].runs[environment]).get("env_params_values", {})
-    return reference.changed_parameters(environment, values)
-
-
-def _not_of_this_task(scale: Scale, methods: Sequence[Method]) -> str:
-    """That a published score is of the environment's default parameters, and the runs are not; "" where it fits."""
-    changed = _parameters(scale.environment, methods)
-    if not changed or scale.source == reference.GIVEN:
-        return ""
+    scale = Scale(environment, random, score, source)
+    if environment in references or not (changed := reference.changed_parameters(environment, values)):
+        return scale, ""
     here = ", ".join(f"{name} {_shown(x)}" for name, x in changed.items())
-    return (
-        f"the published score of {scale.environment}, {scale.reference:g}, is of its default parameters, and here it "
-        f"has {here}: give one, as --reference {scale.environment}=SCORE"
+    return scale, (
+        f"the published score of {environment}, {score:g}, is of its default parameters, and here it has {here}: give "
+        f"one, as --reference {environment}=SCORE"
     )
 
 

@@ -18,7 +18,6 @@ class Reference(NamedTuple):
     source: str
 
 
-GIVEN = "given"
 _GYMNAX = "gymnax's README, the PPO or ES agents of gymnax-blines"
 
 # SpaceInvaders-MinAtar is left out: its published score (131) is for its rules before gymnax 1.0.1.
@@ -42,7 +41,7 @@ def reference_of(env_id: str, given: Mapping[str, float] | None = None) -> Refer
     Raises UsageError if there is neither.
     """
     if given and env_id in given:
-        return Reference(float(given[env_id]), GIVEN)
+        return Reference(float(given[env_id]), "given")
     if env_id not in REFERENCES:
         raise UsageError(f"no reference score of {env_id} is known: give one, as --reference {env_id}=SCORE")
     return REFERENCES[env_id]
@@ -51,7 +50,7 @@ def reference_of(env_id: str, given: Mapping[str, float] | None = None) -> Refer
 def random_return(env_id: str, values: Mapping[str, Any] | None = None) -> float:
     """Mean return of uniformly random actions over 500 episodes, with the environment's default parameters.
 
-    `values`: parameters that are other than by default, by name. Raises UsageError if there is no such environment.
+    `values`: parameters, by name, in place of the default ones. Raises UsageError if there is no such environment.
     """
     env, env_params = make_env(env_id)
     return float(random_returns(env, with_values(env_params, values or {})).mean())

@@ -13,7 +13,7 @@ from rlref.contract import NAMES, load_agent
 from rlref.errors import UsageError
 from rlref.runs.job import agent_of
 from rlref.search import variants
-from rlref.settings import LENGTHS, traced_settings
+from rlref.settings import LENGTHS, traced_settings, tuples
 
 Array = np.ndarray
 SCALES = ("linear", "log", "complement")
@@ -100,14 +100,9 @@ def parsed_range(name: str, text: str, here: Range | None) -> Range:
 def parsed_choices(text: str) -> Choices:
     """A,B,C: Python literals (numbers, tuples, True, False, None), or else strings."""
     try:
-        return tuple(_tuples(x) for x in ast.literal_eval(f"({text},)"))
+        return tuples(ast.literal_eval(f"({text},)"))
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return tuple(word.strip() for word in text.split(","))
-
-
-def _tuples(x: Any) -> Any:
-    """Lists as tuples, also within: settings are compared, and equal ones are one program."""
-    return tuple(map(_tuples, x)) if isinstance(x, list | tuple) else x
 
 
 def check_space(module: ModuleType, config: Any, space: Space | None, env: Any, env_params: Any) -> Space:

@@ -375,6 +375,8 @@ def test_an_extended_run_is_the_longer_run(tmp_path):
         ("ppo", {}, None),
         ("dqn", {"start_e": 0.05, "end_e": 0.05}, None),  # a schedule from a value to itself
         ("cem", {"extra_variance": 0.0}, None),
+        ("ppo", {"learning_rate": np.float32([1e-3, 1e-4])}, None),
+        ("ppo", {"anneal_lr": True, "learning_rate": np.float32([0, 1e-4])}, "learning_rate runs from 0.0001 to"),
         ("cem", {"extra_variance": np.float32([0, 1])}, "extra_variance runs from 1 to"),
         ("cem", {"extra_variance": np.float32([0, 0]), "smoothing": np.float32([0, 0.5])}, None),
     ],

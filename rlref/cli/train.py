@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -277,7 +278,8 @@ def print_summary(run: "Run") -> None:
     settings = zip(s["iqm"], s["iqm_interval_95"], strict=True) if run.batched else [(s["iqm"], s["iqm_interval_95"])]
     for i, (iqm, (low, high)) in enumerate(settings):
         which = f"setting {i}  " if run.batched else ""
-        console.print(f"{which}[bold]{s['score']}[/bold]  IQM {iqm:.4g}  95% interval {low:.4g} to {high:.4g}")
+        between = f"  95% interval {low:.4g} to {high:.4g}" if math.isfinite(low) else ""  # one seed has none
+        console.print(f"{which}[bold]{s['score']}[/bold]  IQM {iqm:.4g}{between}")
     console.print(f"min {s['min']:.4g}  max {s['max']:.4g}  ({seeds} seed{'s' * (seeds > 1)})")
     names = ("entropy", "kl", "explained_variance", "eval_return_greedy", "eval_return_sampled")
     values = [

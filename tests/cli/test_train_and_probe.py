@@ -5,12 +5,15 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 import rlref
 from rlref import ppo
 from rlref.cli import main, trim
 from rlref.cli.terminal import compiling_takes
+from rlref.cli.train import print_summary
+from rlref.runs.run import Run
 
 HERE = Path(__file__).parents[1]
 SMALL = "--total-timesteps 48 --num-envs 3 --num-steps 4 --num-minibatches 1 --hidden-sizes 8 --num-seeds 2".split()
@@ -133,6 +136,16 @@ def test_train_shows_progress_and_a_summary(capsys):
     assert "100%" in captured.err
     for word in ("return_mean", "entropy", "explained_variance", "95% interval", "rlref.load('runs/ppo-counting_env"):
         assert word in captured.out
+
+
+def test_of_one_seed_no_interval_is_shown(capsys):
+    metrics = {name: np.ones((1, 2)) for name in ("return_mean", "entropy", "env_steps")}
+    summary = {"score": "return_mean", "iqm": 1.0, "iqm_interval_95": (np.nan, np.nan), "min": 1.0, "max": 1.0}
+    summary |= {"env_steps": 1, "train_seconds": 1.0, "steps_per_second": 1, "compile_seconds": 1.0}
+    print_summary(Run("ppo", {}, [0], metrics, summary | {"status": "finished", "nonfinite": [], "all_written": True}))
+    said = capsys.readouterr().out
+    assert "return_mean  IQM 1\nmin 1  max 1  (1 seed)" in said
+    assert "nan" not in said
 
 
 def test_without_a_cache_compiling_is_not_said_to_be_kept():

@@ -82,6 +82,13 @@ def test_says_which_matter(trained):
     assert isinstance(found.comparison, Comparison)
 
 
+def test_one_seed_has_no_interval(trained):
+    found = ablate.ablate("ppo", ppo.Config(), num_seeds=1)
+    (table,) = ablate.tables(found)
+    assert "[undefined]" in table.title
+    assert "nan" not in str(table)
+
+
 def test_only_some_and_others_also(trained):
     ablate.ablate("ppo", ppo.Config(), only=["ent_coef"], also={"num_envs": (8, 16)})
     assert list(trained[0]) == ["as given", "ent_coef off", "num_envs 8", "num_envs 16"]

@@ -40,6 +40,13 @@ def test_all_in_one_table(planted):
     assert found.verdict.endswith("better than a random policy: dqn, cem")
 
 
+def test_one_seed_has_no_interval(planted):
+    planted(random=20, cem=100, dqn=300, ppo=23.5)
+    found = baselines.baselines("CartPole-v1", total_timesteps=200_000, num_seeds=1)
+    assert baselines.table(found).rows[1]["IQM [95 % interval]"].endswith(" [undefined]")
+    assert "nan" not in str(baselines.table(found))
+
+
 def test_nothing_better_than_random(planted):
     planted(random=20, cem=20, dqn=20, ppo=10)
     found = baselines.baselines("CartPole-v1", total_timesteps=200_000)

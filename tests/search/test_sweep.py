@@ -133,6 +133,13 @@ def test_confirms_on_fresh_seeds(search):
     assert (found.confirmed, found.neighbours, found.verdict) == (None, (), "")
 
 
+def test_confirmed_by_one_seed_there_is_no_interval(search):
+    found = search(hill, confirm_seeds=1)
+    table = sweep.tables(found)[-1]
+    assert table.rows[0]["IQM [95 % interval]"].endswith(" [undefined]")
+    assert "nan" not in str(table)
+
+
 def test_of_equals_the_faster_is_best(search):
     found = search(lambda config: 500.0, noise=0.0)
     assert {trial.chosen_by for trial in found.trials} == {500.0}

@@ -18,8 +18,13 @@ from typing import Any
 
 from rlref.errors import UsageError
 
-# What tyro says of a value that is none of an option's types.
-OF_SEVERAL_TYPES = r"Error parsing (\S+): no type matching (.+) could be instantiated from \[(.*?)\].*"
+# What tyro says of a value that an option does not take, and how it is said here.
+SAID_OF_VALUES = {
+    r"Error parsing (\S+): no type matching (.+) could be instantiated from \[(.*?)\].*": r"\1 takes \2, not \3",
+    r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)": r"\1 takes a whole number, not \2",
+    r"Error parsing (\S+): could not convert string to float: (.*)": r"\1 takes a number, not \2",
+    r"Error parsing (\S+): Could not find valid parse for arguments: \[(.*)\]": r"\1 does not take \2",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,10 +160,12 @@ def read_options(
     except SystemExit as error:
         if not error.code:
             raise  # --help
-        # tyro frames its message, and rules it off from the help below it.
-        message, *_ = said.getvalue().partition("\n")[2].split("──")
-        one_line = " ".join(line.strip("│ ") for line in message.splitlines()).strip()
-        one_line = re.sub(OF_SEVERAL_TYPES, r"\1 takes \2, not \3", one_line)
+        # tyro frames its message under a title, and rules it off from the help below it; in ASCII where it has to.
+        framed = [line.strip("│╭╮╰╯ ") for line in said.getvalue().strip().splitlines()[1:]]
+        below = next((i for i, line in enumerate(framed) if i and re.fullmatch("[─-]{3,}", line)), len(framed))
+        one_line = " ".join(line for line in framed[:below] if line.strip("─-"))
+        for said_there, said_here in SAID_OF_VALUES.items():
+            one_line = re.sub(said_there, said_here, one_line)
         raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {written} --help` shows all") from None
     if unknown:
         if not unknown[0].startswith("-"):

@@ -48,11 +48,12 @@ class Folder:
                 pass
 
     @classmethod
-    def create(cls, path: Path, source: Path | None, code: bytes, config: dict[str, Any]) -> "Folder":
+    def create(cls, path: Path, source: Path | None, code: dict[str, bytes], config: dict[str, Any]) -> "Folder":
         """Make `path`, which must not exist yet, and write everything that is known before training.
 
-        `source` is where the agent's file is, `code` what was in it. All at once, under another name first: a kill
-        leaves at most a hidden folder `.NAME-xxxxxxxx`, which may be deleted, and nothing in the run's way.
+        `source` is where the agent's file is, `code` what was in it and in modules beside it (`sources.code_of`).
+        All at once, under another name first: a kill leaves at most a hidden folder `.NAME-xxxxxxxx`, which may be
+        deleted, and nothing in the run's way.
         """
         made = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
         try:
@@ -60,7 +61,9 @@ class Folder:
                 (made / "metrics").mkdir(parents=True)
                 (made / "source").mkdir()
                 if source:
-                    (made / "source" / source.name).write_bytes(code)
+                    for name, x in code.items():
+                        (made / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+                        (made / "source" / name).write_bytes(x)
                     if diff := provenance.git(source.parent, "diff", "HEAD"):
                         (made / "source" / "uncommitted.diff").write_bytes(diff)
                 files.write_json(made / "environment.json", provenance.environment(source))

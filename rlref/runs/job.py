@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ from rlref.errors import UsageError, errors_with_line
 from rlref.runs.folder import read_about
 from rlref.runs.footprint import TracedRow, trace_row
 from rlref.runs.leaves import policy_leaves
+from rlref.runs.sources import HASHES, code_of, hashes_of
 from rlref.settings import LENGTHS, batched_settings, config_of, in_json, settings_of
 
 
@@ -115,16 +115,16 @@ class Job:
         return Path(self.module.__file__) if self.module.__file__ else None
 
     @functools.cached_property
-    def code(self) -> bytes:
-        """The agent's file as it was when the job began: it may be edited while the training runs."""
-        return self.source.read_bytes() if self.source else b""
+    def code(self) -> dict[str, bytes]:
+        """As `code_of` gives it, when the job began: files may be edited while the training runs."""
+        return code_of(self.module)
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """The job as JSON: what two runs must share for one to go on from the other's checkpoint."""
         return {
             "agent": self.name,
-            "source_sha256": hashlib.sha256(self.code).hexdigest(),
+            **hashes_of(self.code),
             "config": in_json(self.settings),
             "batched": self.batched,
             "seeds": self.seeds,
@@ -195,18 +195,22 @@ def job_of_folder(path: Path, agent: Any = None, env: Any = None, env_params: An
     """
     about = read_about(path, strict=True)
     files = sorted((path / "source").glob("*.py"))
+    if len(files) > 1:  # modules beside it
+        files = [file for file in files if file.stem == about["agent"]]
     if agent is None and len(files) != 1:
-        raise UsageError(f"{path / 'source'} holds {len(files)} Python files; it takes the agent's to rebuild the run")
+        raise UsageError(f"{path / 'source'} does not hold the agent's file; it takes that to rebuild the run")
     module = load_agent(files[0] if agent is None else agent)
     if not is_same_agent(module, about):
-        raise UsageError(f"{module.__file__} is not what {path} was trained with: another agent, or changed since")
+        besides = " (or what it imports: " + ", ".join(x) + ")" if (x := about.get("modules_sha256")) else ""
+        raise UsageError(
+            f"{module.__file__}{besides} is not what {path} was trained with: another agent, or changed since"
+        )
     return rebuilt_job(path, module, about, env, env_params)
 
 
 def is_same_agent(module: ModuleType, about: dict[str, Any]) -> bool:
-    """Whether a module's file is the one that `about` tells of."""
-    code = Path(module.__file__).read_bytes() if module.__file__ else b""
-    return hashlib.sha256(code).hexdigest() == about["source_sha256"]
+    """Whether a module's file, and those that it imports beside it, are those that `about` tells of."""
+    return hashes_of(code_of(module)) == {name: about[name] for name in HASHES if name in about}
 
 
 def rebuilt_job(path: Path, module: ModuleType, about: dict[str, Any], env: Any, env_params: Any) -> Job:
@@ -259,7 +263,12 @@ def generations_within(budget: int, module: ModuleType, config: Any, env: Any, e
 def check_same(job: Job, about: dict[str, Any], path: Path) -> Job:
     """The job of a checkpoint of `about`: `job`, or a shorter one. Raises UsageError if anything else is different."""
     now = json.loads(json.dumps(job.about))
-    flat = [{**x, **{f"config.{name}": y for name, y in x["config"].items()}, "config": None} for x in (about, now)]
+    flat = [
+        {name: y for name, y in x.items() if name not in ("config", "modules_sha256")}
+        | {f"config.{name}": y for name, y in x["config"].items()}
+        | x.get("modules_sha256", {})
+        for x in (about, now)
+    ]
     names = sorted(flat[0].keys() | flat[1].keys())
     differ = {name: (flat[0].get(name), flat[1].get(name)) for name in names if flat[0].get(name) != flat[1].get(name)}
     for name in LENGTHS:

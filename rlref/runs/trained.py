@@ -24,6 +24,7 @@ from rlref.runs import checkpoint, playing
 from rlref.runs.folder import read_about
 from rlref.runs.job import Job, check_same, is_same_agent, job_of_folder, rebuilt_job
 from rlref.runs.leaves import named_leaves, with_leaves
+from rlref.runs.sources import HASHES
 
 FRAME_MILLISECONDS = 50
 DRAWN_BY_PYGAME = ("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0")
@@ -216,7 +217,7 @@ class Trained:
         setting, seed = divmod(row, len(self.job.seeds))
         settings = {name: x[setting] if name in self.job.batched else x for name, x in self.job.settings.items()}
         entries = {f"state/{name}": x for name, x in self.of_row(row).items()}
-        words = {name: about[name] for name in ("agent", "source_sha256", "env", "env_params")}
+        words = {name: about[name] for name in ("agent", *HASHES, "env", "env_params") if name in about}
         words |= {"seed": self.job.seeds[seed], "env_params_values": plain_values(self.job.env_params)}
         try:
             with path.open("xb") as file:

@@ -7,7 +7,6 @@ program of its own, with its own run folder. `rlref sweep`, `ablate` and `baseli
 """
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +23,7 @@ from rlref.runs.display import Display, default
 from rlref.runs.folder import read_summary
 from rlref.runs.job import agent_of
 from rlref.runs.run import Run, load
+from rlref.runs.sources import code_of, hashes_of
 from rlref.settings import in_json, settings_of, traced_settings
 
 Changes = Mapping[str, Any]  # setting -> the value it has instead of the base Config's
@@ -129,9 +129,8 @@ def description_of(
     module: ModuleType, configs: Mapping[str, Any], seeds: range, env: Any, env_params: Any
 ) -> dict[str, Any]:
     """All that decides what is trained, as JSON."""
-    code = Path(module.__file__).read_bytes() if module.__file__ else b""
     return {
-        "source_sha256": hashlib.sha256(code).hexdigest(),
+        **hashes_of(code_of(module)),
         "variants": {label: in_json(settings_of(config)) for label, config in configs.items()},
         "seeds": list(seeds),
         "env": None if env is None else type_of(env),

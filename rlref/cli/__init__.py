@@ -1,8 +1,9 @@
 """The command line: `rlref COMMAND`, each command in a file of its name.
 
 Exit codes: 0 good, 1 a failure was found (a verdict or a finding is an ERROR, a seed became non-finite, a probe's check
-failed, a run did not come out the same or could not be written), 2 wrong usage, 3 a probed file differs from rlref's in
-its method, or too little of it could be checked, 130 stopped by Ctrl-C, 143 by SIGTERM.
+failed, a run did not come out the same or could not be written, a search's best is too sensitive), 2 wrong usage, 3 a
+probed file differs from rlref's in its method, or too little of it could be checked, 130 stopped by Ctrl-C, 143 by
+SIGTERM.
 """
 
 import argparse

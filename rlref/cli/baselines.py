@@ -15,7 +15,7 @@ from rlref.cli.terminal import (
 def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
     parser = commands.add_parser("baselines", help="a random policy, CEM, DQN and PPO on one environment")
-    parser.add_argument("env", help="a gymnax id, or package.module:make_env")
+    parser.add_argument("env", help="an id, as `rlref envs` lists them, or package.module:make_env")
     parser.add_argument("--total-timesteps", type=int, default=500_000, help="of one seed (default: 500000)")
     parser.add_argument("--num-seeds", type=int, default=8, help="of every agent (default: 8)")
     parser.add_argument("--seed", type=int, default=0, help="the first seed's id (default: 0)")

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         from gymnax import registered_envs
 
         env_id = one.job.config.env_id
-        env = "" if env_id in registered_envs else f", *rlref.envs.make_env({env_id!r})"
-        call = f"agent, state = {agent}.load({str(path)!r}{env})"
+        env = "" if env_id in registered_envs else f", *envs.make_env({env_id!r})"
+        call = "from rlref import envs; " * bool(env) + f"agent, state = {agent}.load({str(path)!r}{env})"
         print(f"written to {path}; from Python, with a copy of {agent}.py: {call}")
     return 0

@@ -13,7 +13,7 @@ from rlref.errors import UsageError
 def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
     parser = commands.add_parser("inspect", help="look at an environment, and a random policy in it")
-    parser.add_argument("env", help="a gymnax id, or package.module:make_env")
+    parser.add_argument("env", help="an id, as `rlref envs` lists them, or package.module:make_env")
     parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     parser.add_argument("--gamma", type=float, default=0.99, help="discount per step (default: 0.99)")
     parser.add_argument("--seed", type=int, default=0, help="which random numbers it meets (default: 0)")

@@ -59,6 +59,12 @@ OPTIONS: tuple[Row, ...] = (
     ("conv-layers", "cnn cnn_layers cnn_policy filters conv_filters channels kernel_size stride",
      "features, kernel size and stride of each"),
     ("init-log-std", "log_std_init log_std init_std initial_std std", ""),
+    # PPO's with a memory.
+    ("cell", "cell_type rnn_type recurrent_type", "--cell gru or --cell lstm"),
+    ("memory-size", "lstm_hidden_size lstm_size gru_hidden_size gru_hidden_dim gru_size rnn_hidden_size rnn_hidden_dim "
+     "rnn_size recurrent_hidden_size hidden_state_size", ""),
+    ("sequence-length", "seq_len seq_length sequence_len bptt bptt_len tbptt tbptt_len unroll_length unroll_steps",
+     "steps that gradients go back"),
     # DQN's.
     ("buffer-size", "buffer buffer_capacity buffer_length replay_size replay_buffer replay_buffer_size replay_capacity "
      "replay_memory_size memory_size max_replay_size capacity memory", ""),
@@ -135,10 +141,13 @@ INSTEAD: dict[str, str] = {
     "optimizer optim optimizer_class weight_decay momentum beta1 beta2": "The optimiser is `make_optimizer` in the "
     "agent's file: edit a copy of it",
     "use_sde sde sde_sample_freq prioritized prioritized_replay per per_alpha noisy noisy_nets c51 distributional "
-    "n_atoms num_atoms v_min v_max n_quantiles num_quantiles lstm use_lstm rnn gru recurrent autotune policy_noise "
-    "noise_clip action_noise alpha": "rlref has none",
-    "frame_stack n_stack wrapper wrappers env_wrapper vec_normalize": "rlref has none: wrap your "
-    "environment in a function, and train with --env-id package.module:make_env",
+    "n_atoms num_atoms v_min v_max n_quantiles num_quantiles autotune policy_noise noise_clip action_noise alpha":
+    "rlref has none",
+    "lstm use_lstm gru use_gru rnn use_rnn recurrent": "`rlref train ppo_rnn` has a memory: --cell gru or --cell lstm",
+    "frame_stack n_stack num_stack stack_size": "--env-id stacked:4:ENV shows the last 4 observations",
+    "vec_normalize": "PPO has --normalize-observations and --scale-rewards, CEM the first of them",
+    "wrapper wrappers env_wrapper": "Wrap your environment in a function, and train with --env-id "
+    "package.module:make_env",
     "verbose quiet silent debug progress_bar log_interval log_freq log_frequency log_every print_freq print_interval":
     "Progress is always shown, but for --json, and the run has the metrics of every update",
     "vmap jit pmap compile vectorize": "--num-seeds seeds train side by side, compiled, on all devices",

@@ -37,8 +37,9 @@ def make_env(env_id: str) -> tuple[Any, Any]:
 
     `env_id` is a gymnax id, also with `gymnax:` before it, or one of `OWN`; `suite:name` of another suite, such
     as `brax:ant`; `package.module:function` of a function that returns an environment of gymnax >= 1.0, or a pair of it
-    and its parameters; the current folder is importable; or `stacked:K:` and one of these, its last K observations at a
-    time; or `pool:K:` and one of another suite, which starts its episodes from K states. Raises UsageError.
+    and its parameters, or one of gymnasium; the current folder is importable; or `stacked:K:` and one of these, its
+    last K observations at a time; or `pool:K:` and one of another suite, which starts its episodes from K states.
+    Raises UsageError.
     """
     source, colon, name = env_id.partition(":")
     if source in suites.SUITES:

@@ -95,7 +95,7 @@ CHECKS = {
         "WARN",
         "Networks start from inputs of mean 0 and standard deviation 1; much larger ones saturate them, much smaller "
         "ones are not seen.",
-        "--normalize-observations of PPO, or scale in the environment",
+        "--normalize-observations of PPO and CEM, or scale in the environment",
         _SCHULMAN,
     ),
     "reset_ignores_key": Check("INFO", "Every episode begins alike.", "", ""),

@@ -102,6 +102,8 @@ class Run:
     def policy(self, seed: int, setting: int | None = None) -> Callable[..., Any]:
         """One seed's trained policy: `(observation, key=None) -> action`, greedy, or sampled where a key is given.
 
+        With a memory it takes and gives that as well: `(observation, memory=None, last_action=None, last_reward=None,
+        key=None) -> action, memory`.
         `setting` is which one of several, the first without it.
 
         Raises UsageError if there is no such seed, or, of a run from a folder, what `runs.trained.of_folder` raises.

@@ -304,7 +304,7 @@ def validated(given: Sequence[str | Sink], path: Path | None) -> list[str | Sink
         elif sink not in BUILT_IN:
             raise UsageError(f"there is no sink {sink!r}; there are {known}.{nearest(sink, BUILT_IN)}")
         elif not is_installed(sink):
-            raise UsageError(f"the sink {sink} takes {LIBRARIES[sink]}: pip install rlref[{sink}]")
+            raise UsageError(f"the sink {sink} takes {LIBRARIES[sink]}: pip install {LIBRARIES[sink]}")
         elif path is None:
             raise UsageError(f"the sink {sink} writes into the run's folder: give run_dir as well")
         if not any(sink is other or (isinstance(sink, str) and sink == other) for other in kept):

@@ -71,7 +71,7 @@ def train(
         K settings: every setting trains with every seed, in one program.
       num_seeds: how many; row i has the key `jax.random.key(seed + i)`, whatever the number of seeds.
       seed: the first seed's id.
-      env: an environment of gymnax >= 1.0; without one, what `config.env_id` names.
+      env: an environment of gymnax >= 1.0, or of gymnasium; without one, what `config.env_id` names.
       env_params: its parameters; its defaults without.
       run_dir: the folder to write the run to, which must not exist; without one the run stays in memory.
       note: the question that this run is to answer; kept in its folder.

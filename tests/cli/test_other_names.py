@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from rlref import cem, cli, dqn, ppo
+from rlref import cem, cli, dqn, ppo, ppo_rnn
 from rlref.cli import agent_options, main
 from rlref.cli.ablate import AblateOptions
 from rlref.cli.other_names import INSTEAD, OPTIONS, key, suggestion
 from rlref.cli.sweep import SearchOptions
 from rlref.cli.train import TrainOptions
 
-AGENTS = {"ppo": ppo, "dqn": dqn, "cem": cem}
+AGENTS = {"ppo": ppo, "dqn": dqn, "cem": cem, "ppo_rnn": ppo_rnn}
 RUN = agent_options.option_names(TrainOptions)
 SETTINGS = {name: agent_options.option_names(agent.Config) for name, agent in AGENTS.items()}
 SETTINGS["cem"] = [*SETTINGS["cem"], *agent_options.option_names(agent_options.Budget)]
@@ -97,6 +97,8 @@ def test_names_are_told_apart():
         ("ppo", "--tensorboard --tb", "log"),
         ("ppo", "--env_kwargs --time-limit", "env-params"),
         ("ppo", "--learning-rat --learnin-rate", "learning-rate"),
+        ("ppo_rnn", "--lstm_hidden_size --gru-hidden-dim", "memory-size"),
+        ("ppo_rnn", "--seq-len --tbptt", "sequence-length"),
     ],
 )
 def test_what_is_meant_is_suggested(agent, words, option):
@@ -113,7 +115,10 @@ def test_what_is_meant_is_suggested(agent, words, option):
         ("--torch_deterministic --torch-deterministic=False", "`rlref reproduce RUN`"),
         ("--save_model", "`rlref export RUN --seed 0`"),
         ("--upload-model --hf-entity", "rlref uploads nothing"),
-        ("--use-sde --per --lstm", "rlref has none"),
+        ("--use-sde --per", "rlref has none"),
+        ("--lstm --recurrent", "`rlref train ppo_rnn` has a memory"),
+        ("--frame-stack --n_stack=4", "--env-id stacked:4:ENV"),
+        ("--vec-normalize", "PPO has --normalize-observations"),
         ("--optimizer", "`make_optimizer`"),
         ("--verbose --log-interval", "every update"),
         ("--algo", "`rlref train ppo`"),
@@ -127,6 +132,7 @@ def test_what_is_not_an_option_is_told_otherwise(words, said):
 def test_a_setting_of_another_agent_is_told_of():
     assert said_of("--buffer-size", "ppo") == " ppo has no such setting; dqn has '--buffer-size'."
     assert said_of("--replay_size", "ppo") == " ppo has no such setting; dqn has '--buffer-size'."
+    assert said_of("--seq_len", "ppo") == " ppo has no such setting; ppo_rnn has '--sequence-length'."
     assert said_of("--clip_eps", "cem") == " cem has no such setting; ppo has '--clip-coef'."
 
 

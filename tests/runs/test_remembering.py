@@ -89,7 +89,10 @@ def test_play_remembers_within_an_episode_and_not_beyond(run):
 def test_what_is_exported_acts_the_same(run, tmp_path, capsys):
     file = tmp_path / "seed.npz"
     assert main(["export", str(run.path), "--seed", "1", "--out", str(file)]) == 0
-    assert f"load({str(file)!r}, *rlref.envs.make_env('counting_env:make_env'))" in capsys.readouterr().out
+    assert (
+        f"from rlref import envs; agent, state = ppo_rnn.load({str(file)!r}, *envs.make_env('counting_env:make_env'))"
+        in capsys.readouterr().out
+    )
     np.testing.assert_array_equal(acted(trained.of_file(file).policy(0))[1], acted(run.policy(1))[1])
     agent, state = ppo_rnn.load(file, ENV)
     obs = np.ones(2, np.float32)

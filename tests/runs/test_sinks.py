@@ -307,7 +307,7 @@ def test_a_run_goes_on_where_a_library_is_missing(monkeypatch):
         (["cvs"], "no sink 'cvs'; there are tensorboard, csv, parquet. Did you mean 'csv'"),
         ([print], "is no sink: it lacks open"),
         ([Collect], r"is a class; sinks takes objects, as in Collect\(\)"),
-        (["parquet"], r"parquet takes pyarrow: pip install rlref\[parquet\]"),
+        (["parquet"], r"parquet takes pyarrow: pip install pyarrow"),
     ],
 )
 def test_what_is_no_sink_is_refused_before_training(tmp_path, monkeypatch, given, message):

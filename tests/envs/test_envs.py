@@ -1,16 +1,33 @@
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import counting_env
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from gymnax.environments import spaces
 
+from rlref.envs import episodes
 from rlref.envs.gymnax_envs import describe
 from rlref.envs.interface import check_interface
 from rlref.envs.params import with_params
 from rlref.errors import UsageError
+
+
+def test_actions_are_drawn_by_their_odds():
+    keys = jax.random.split(jax.random.key(0), 4000)
+    several = SimpleNamespace(nvec=(2, 3))
+    odds = jnp.array([0.2, 0.8, 0.5, 0.1, 0.4])  # of both choices, one after the other
+    drawn = np.asarray(jax.vmap(lambda key: episodes.chosen(odds, several, key))(keys))
+    shares = np.array([[np.mean((drawn == (i, j)).all(1)) for j in range(3)] for i in range(2)])
+    np.testing.assert_allclose(shares, np.outer(odds[:2], odds[2:]), atol=0.03)  # so they are independent
+    assert episodes.chosen(odds, several, None).tolist() == [1, 0]
+    one = np.asarray(jax.vmap(lambda key: episodes.chosen(odds[2:], spaces.Discrete(3), key))(keys))
+    np.testing.assert_allclose(np.bincount(one, minlength=3) / len(keys), odds[2:], atol=0.03)
+    assert int(episodes.chosen(odds[2:], spaces.Discrete(3), None)) == 0
 
 
 class Odd(counting_env.Counting):

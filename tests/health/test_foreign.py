@@ -1,3 +1,4 @@
+import json
 import sys
 import time
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 from tensorboardX import SummaryWriter
 
+from rlref.cli import main
 from rlref.errors import UsageError
 from rlref.health import foreign
 
@@ -68,6 +70,21 @@ def test_cleanrl_events_are_read_under_our_names(tmp_path):
     assert_row(log, "length_mean", [3, 3])
     assert_row(log, "nonfinite", [0, 0])
     assert all(x.dtype == np.float32 and x.shape == (1, 2) for x in log.metrics.values())
+
+
+def test_a_healthy_log_is_diagnosed_without_what_it_does_not_tell(tmp_path, capsys):
+    points = [(tag, value, step) for tag, value, step in ppo_points(range(8, 800, 8)) if "learning_rate" not in tag]
+    points += [("charts/learning_rate", 2.5e-4, step) for step in range(8, 800, 8)]  # not annealed, as its table says
+    points += [("losses/of_their_own", 1.0, 8)]
+    write_events(tmp_path / "log", points, seed=3)
+    assert main(["diagnose", str(tmp_path / "log")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("a log of CleanRL: 1 seed, 99 updates\n")
+    assert "Learning rate" not in said
+    assert "not checked, for want of" in said
+    assert "in the log, and not used: losses/of_their_own" in said
+    assert main(["diagnose", str(tmp_path / "log"), "--json"]) == 0
+    assert {"findings", "checked", "unchecked"} <= json.loads(capsys.readouterr().out).keys()
 
 
 def test_cleanrl_settings_come_from_its_table(tmp_path):

@@ -27,7 +27,7 @@ from rlref.cli import main
 from rlref.cli.train import print_summary
 from rlref.contract import load_agent
 from rlref.errors import UsageError
-from rlref.runs import checkpoint, files, programs, training
+from rlref.runs import checkpoint, files, group, programs, trained, training
 from rlref.runs.display import Silent
 from rlref.runs.extension import check_extension
 from rlref.runs.folder import Folder
@@ -299,6 +299,15 @@ def test_a_stopped_run_that_could_not_be_written_says_so(tmp_path, monkeypatch, 
     assert "is kept" not in said
 
 
+def test_without_a_number_of_updates_checkpoints_are_written_by_the_clock(tmp_path, monkeypatch):
+    monkeypatch.setattr(group, "CHECKPOINT_SECONDS", 0.0)
+    train("ppo", tmp_path / "often", eval_every=0, checkpoint_every=None)
+    monkeypatch.setattr(group, "CHECKPOINT_SECONDS", 3600.0)
+    train("ppo", tmp_path / "rarely", eval_every=0, checkpoint_every=None)
+    assert len(steps_of(tmp_path / "often")) == 2  # the newest two are kept
+    assert steps_of(tmp_path / "rarely") == [20]
+
+
 def test_metrics_that_cannot_be_written_wait(tmp_path, whole, monkeypatch):
     real, calls = files.save_arrays, []
 
@@ -332,7 +341,11 @@ def test_groups_resume_where_they_were(tmp_path):
     for first in (0, 3):
         a, b = final_leaves(tmp_path / "run", first), final_leaves(tmp_path / "whole", first)
         assert all(a[name].tobytes() == b[name].tobytes() for name in a)
-    assert rlref.load(tmp_path / "run", env=env).policy(5)(np.zeros(2, np.float32)) in (0, 1)
+    loaded = trained.of_folder(tmp_path / "run", env=env)
+    for seed in range(SEEDS):
+        group = final_leaves(tmp_path / "run", 3 * (seed // 3))
+        for name, x in loaded.of_row(loaded.row(seed)).items():
+            np.testing.assert_array_equal(x, group[name][seed % 3], err_msg=name)
 
 
 @pytest.mark.slow
@@ -346,6 +359,13 @@ def test_batched_settings_resume(tmp_path, capsys):
     assert rlref.load(tmp_path / "run").metrics["kl"].shape == (2, SEEDS, 20)
     assert_same(tmp_path / "run", tmp_path / "whole")
     assert rlref.load(tmp_path / "run").config["smoothing"] == [0.0, 0.5]
+    assert main(["export", str(tmp_path / "run"), "--seed", "2", "--setting", "1"]) == 0
+    with np.load(tmp_path / "run" / "setting-1-seed-2.npz") as file:
+        kept, about = json.loads(str(file["config"])), json.loads(str(file["about"]))
+        assert (kept["init_variance"], kept["smoothing"], about["seed"]) == (4.0, 0.5, 2)
+        leaves = final_leaves(tmp_path / "run")
+        for name in set(file) - {"config", "about"}:
+            np.testing.assert_array_equal(file[name], leaves[name.removeprefix("state/")][SEEDS + 2], err_msg=name)
 
 
 def test_infinite_settings_come_back():

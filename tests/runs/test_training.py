@@ -321,6 +321,22 @@ def test_agents_of_action_values_are_evaluated_greedily_alone():
     assert len({int(policy(obs)), *(int(policy(obs, jax.random.key(i))) for i in range(5))}) == 1
 
 
+def test_evaluations_draw_actions_and_average_over_their_episodes():
+    # A policy that hardly learns: what differs between evaluations is drawn, and one episode's return is even.
+    run = train(SMALL.replace(learning_rate=1e-12), num_seeds=2, eval_every=2, eval_episodes=4)
+    sampled = run.metrics["eval_return_sampled"][:, 1::2]
+    assert len(np.unique(sampled[0])) > 1
+    assert (sampled % 2 != 0).any()
+    assert np.isin(sampled * 4 % 2, 0).all()
+    assert np.isin(run.metrics["eval_return_greedy"][:, 1::2], [0, 2, 4, 6, 8, 10]).all()
+
+
+def test_a_policy_that_has_learned_nothing_is_drawn_from(plain):
+    act, obs = plain.policy(0), np.array([1.0, 0.5], np.float32)
+    assert {int(act(obs, jax.random.key(i))) for i in range(40)} == {0, 1}
+    assert len({int(act(obs)) for _ in range(5)}) == 1
+
+
 def test_policy_maps_an_observation_to_an_action(learned):
     assert learned.policy(4)(np.array([1.0, 0.5], np.float32)) == 1
     assert learned.policy(4)(np.array([1.0, 0.5], np.float32), jax.random.key(0)) in (0, 1)

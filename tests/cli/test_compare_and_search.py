@@ -33,7 +33,7 @@ def kept(name, scores, learning_rate=1e-3):
         "batched": [], "seeds": list(range(len(scores))), "env": None, "env_params": "", "env_params_values": {},
         "num_settings": None, "num_updates": 1, "note": "", "command": [],
     }  # fmt: skip
-    folder = Folder.create(Path(name), None, b"", about)
+    folder = Folder.create(Path(name), None, {}, about)
     rows = np.array(scores, np.float32)[:, None]
     folder.write_metrics({(0, 0): {"env_steps": np.full_like(rows, 100), "return_mean": rows}})
     folder.write_summary({"status": "finished"})

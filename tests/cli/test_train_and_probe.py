@@ -1,5 +1,7 @@
+import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,9 @@ import rlref
 from rlref import ppo
 from rlref.cli import main, trim
 from rlref.cli.terminal import compiling_takes
-from rlref.cli.train import print_summary
+from rlref.cli.train import TrainOptions, print_summary, train_and_report
+from rlref.contract import AGENTS, load_agent
+from rlref.errors import UsageError
 from rlref.runs.run import Run
 
 HERE = Path(__file__).parents[1]
@@ -77,14 +81,20 @@ def test_train_without_an_agent_says_what_there_is(capsys):
     assert main(["train", "--help"]) == 0
 
 
-def test_every_setting_has_help(capsys):
+@pytest.mark.parametrize("agent", AGENTS)
+def test_every_setting_has_help(agent, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "2000")
     with pytest.raises(SystemExit) as stop:
-        main(["train", "ppo", "--help"])
+        main(["train", agent, "--help"])
     assert stop.value.code == 0
-    text = capsys.readouterr().out
-    for option in ("--learning-rate", "--gae-lambda", "--num-seeds", "--run-dir", "--env-params", "--conv-layers"):
-        assert option in text
-    assert "discount per step" in text
+    text = re.sub(r"\s+", " ", re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out))
+    settings = [*dataclasses.fields(load_agent(agent).Config), *dataclasses.fields(TrainOptions)]
+    for field in settings:
+        name = field.name.replace("_", "-")
+        found = re.search(rf" --{name}(, --no-{name})? (.*?)\(default:", text)
+        assert found, name
+        assert re.search(r"\b[a-z]{3,}", found[2]), name  # more than what it takes, such as FLOAT
+    assert "discount per step" in text or agent == "cem"
 
 
 SAYS = [('"""My own: PPO\nwith less.\n\nInner notes.\n"""\n', "My own: PPO with less."), ("", "")]
@@ -126,6 +136,31 @@ def test_train_writes_a_run_and_prints_json(capsys):
     assert config["note"] == "why"
     assert config["command"][:3] == ["rlref", "train", "ppo"]
     assert "reward=3.0" in config["env_params"]
+
+
+def test_train_hands_its_options_on(monkeypatch):
+    given = {}
+
+    def train(module, config, **options):
+        given.update(options, config=config)
+        raise UsageError("far enough")
+
+    monkeypatch.setattr("rlref.runs.training.train", train)
+    words = "--num-seeds 3 --seed 5 --run-dir here --note why --eval-every 7 --eval-episodes 9 --checkpoint-every 11 "
+    words += "--memory-gb 1.5 --log csv parquet --gamma 0.5 --env-id counting_env:make_env --env-params reward=3"
+    assert main(["train", "ppo", *words.split()]) == 2
+    expected = {"num_seeds": 3, "seed": 5, "run_dir": Path("here"), "note": "why", "eval_every": 7, "eval_episodes": 9}
+    expected |= {"checkpoint_every": 11, "memory_gb": 1.5, "sinks": ("csv", "parquet")}
+    assert {name: given[name] for name in expected} == expected
+    assert given["config"].gamma == 0.5
+    assert given["env_params"].reward == 3
+
+
+@pytest.mark.parametrize(("changed", "code"), [({}, 0), ({"status": "incomplete"}, 1), ({"nonfinite": [{}]}, 1)])
+def test_a_run_that_could_not_be_written_or_lost_a_seed_exits_with_1(changed, code, capsys):
+    metrics = {name: np.ones((1, 2)) for name in ("return_mean", "entropy", "env_steps")}
+    run = Run("ppo", {}, [0], metrics, {"status": "finished", "nonfinite": []} | changed)
+    assert train_and_report(TrainOptions(json=True), lambda display: run) == code
 
 
 def test_train_shows_progress_and_a_summary(capsys):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes import changes, check
-from rlref import cem, dqn, ppo
+from rlref import cem, dqn, ppo, ppo_rnn
 
 SOURCE = Path(ppo.__file__).read_text()
 
@@ -23,7 +23,7 @@ def line_with(text, source):
     return source[: source.index(text)].count("\n") + 1
 
 
-@pytest.mark.parametrize("agent", [ppo, dqn, cem], ids=lambda agent: agent.__name__)
+@pytest.mark.parametrize("agent", [ppo, dqn, cem, ppo_rnn], ids=lambda agent: agent.__name__)
 def test_the_stamp_of_an_agent_is_the_hash_of_its_text(agent):
     text = Path(agent.__file__).read_text()
     found = changes.STAMP.search(text)
@@ -33,7 +33,7 @@ def test_the_stamp_of_an_agent_is_the_hash_of_its_text(agent):
 
 
 def test_texts_of_earlier_versions_belong_to_their_names():
-    for path in changes.EARLIER.glob("*.txt"):
+    for path in changes.EARLIER.glob("*.txt"):  # none before the first release
         assert path.stem.endswith("_" + changes.stamp_of(path.read_text()))
 
 

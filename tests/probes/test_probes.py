@@ -459,7 +459,10 @@ def test_sizes_are_primes_and_different():
     }
     assert all(n > 1 and all(n % k for k in range(2, n)) for n in counts | widths)
     assert not counts & widths
+    assert q["train_frequency"] % q["num_envs"] == 0
+    assert len({q["num_envs"], q["train_frequency"] // q["num_envs"], q["batch_size"]}) == 3
     for probe in LADDER.values():
+        assert probe.settings.get("ppo", {}).get("num_steps", sizes["num_steps"]) != sizes["num_envs"]
         assert probe.settings.get("ppo", {}).get("num_minibatches", sizes["num_minibatches"]) in (1, sizes["num_envs"])
 
 

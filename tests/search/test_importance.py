@@ -52,13 +52,16 @@ def test_a_setting_that_does_nothing_is_shown_in_one_of_twenty():
 
 
 def test_interval_covers_in_most_samples():
-    rng, covered = np.random.default_rng(2), 0
+    rng, covered, widths = np.random.default_rng(2), 0, []
     for _ in range(40):
         x = rng.random(150)
         y = (2 * x - 1) * np.sqrt(3) + rng.normal(size=150)  # half of the variance
         one = importance.regression(y[:, None], {"x": x, "other": rng.random(150)}).importances["x"]
         covered += one.low <= 0.5 <= one.high
+        widths.append(one.high - one.low)
     assert covered >= 33
+    # No wider than it takes: a share of R^2 = 0.5 of 150 has a standard deviation of some 2 sqrt(.5) .5 / sqrt(150).
+    assert 0.15 < np.mean(widths) < 0.35
 
 
 def test_too_few_settings_say_nothing():

@@ -83,7 +83,7 @@ def test_train_without_an_agent_says_what_there_is(capsys):
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_every_setting_has_help(agent, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "2000")
+    monkeypatch.setenv("COLUMNS", "79")  # one panel below the other
     with pytest.raises(SystemExit) as stop:
         main(["train", agent, "--help"])
     assert stop.value.code == 0

@@ -17,6 +17,7 @@ from rlref.cli.terminal import compiling_takes
 from rlref.cli.train import TrainOptions, print_summary, train_and_report
 from rlref.contract import AGENTS, load_agent
 from rlref.errors import UsageError
+from rlref.runs import reproduce
 from rlref.runs.run import Run
 
 HERE = Path(__file__).parents[1]
@@ -161,6 +162,15 @@ def test_a_run_that_could_not_be_written_or_lost_a_seed_exits_with_1(changed, co
     metrics = {name: np.ones((1, 2)) for name in ("return_mean", "entropy", "env_steps")}
     run = Run("ppo", {}, [0], metrics, {"status": "finished", "nonfinite": []} | changed)
     assert train_and_report(TrainOptions(json=True), lambda display: run) == code
+
+
+def test_reproduce_exits_with_1_where_the_runs_part(monkeypatch, capsys):
+    part = reproduce.Difference(3, 1, None, "kl", 0.5, 0.25, ["kl"])
+    for difference, code in ((None, 0), (part, 1)):
+        report = reproduce.Report(10, 2, difference, [])
+        monkeypatch.setattr(reproduce, "reproduce", lambda *_, report=report, **__: report)
+        assert main(["reproduce", "run"]) == code
+    assert "the runs part at update 3" in capsys.readouterr().out
 
 
 def test_train_shows_progress_and_a_summary(capsys):

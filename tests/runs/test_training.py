@@ -107,14 +107,15 @@ def test_speed_where_sending_off_a_chunk_waits_for_its_end(monkeypatch):
         compiled, plan = compile_to_fit(*arguments)
 
         def chunk(config, state, start, count):
-            time.sleep(0.02 * count)
+            time.sleep(0.05 * count)
             return jax.block_until_ready(compiled.chunk(config, state, start, count))
 
         return compiled._replace(chunk=chunk), plan
 
     monkeypatch.setattr(training, "compile_to_fit", waiting)
     speed = train(num_seeds=3).metrics["steps_per_second"]
-    assert (speed < 3 * 12 / 0.02).all()
+    assert (speed < 3 * 12 / 0.05).all()
+    assert np.median(speed) > 3 * 12 / 0.05 / 2  # of all seeds together
 
 
 @pytest.mark.cpus

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from rlref import ppo
+from rlref.cli import main
 from rlref.errors import UsageError
 from rlref.reports import reference
 from rlref.runs.run import Run
@@ -84,6 +85,15 @@ def test_a_cliff_is_too_sensitive_to_be_trusted(search):
     assert found.too_sensitive
     assert [n.setting for n in found.neighbours if n.breaks] == ["learning_rate"]
     assert found.verdict.startswith("too sensitive to be trusted: learning_rate")
+
+
+@pytest.mark.parametrize(("scores", "code"), [("hill", 0), ("cliff", 1)])
+def test_the_command_exits_with_1_where_the_best_is_too_sensitive(scores, code, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(reference, "random_returns", lambda *_: np.array([RANDOM]))
+    monkeypatch.setattr(variants, "train", planted({"hill": hill, "cliff": cliff}[scores]))
+    words = "sweep ppo --vary learning_rate=1e-5:1e-2 --num-settings 60 --num-seeds 4 --json --run-dir".split()
+    assert main([*words, str(tmp_path)]) == code
+    assert len(json.loads(capsys.readouterr().out)["trials"]) == 60
 
 
 def test_what_a_few_seeds_cannot_tell_from_chance_is_said(search):

@@ -9,9 +9,10 @@ import pytest
 import rlref
 from rlref import ppo
 from rlref.errors import Stopped, UsageError
+from rlref.reports import reference
 from rlref.runs import provenance, training
 from rlref.runs.display import Silent
-from rlref.search import variants
+from rlref.search import ablate, baselines, space, sweep, variants
 
 BASE = ppo.Config(total_timesteps=48, num_envs=3, num_steps=4, num_minibatches=1, update_epochs=1, hidden_sizes=(8,))
 VARIANTS = {
@@ -31,6 +32,39 @@ def train(folder=None, given=VARIANTS, **options):
 def kept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("variants") / "of-ppo"
     return folder, train(folder)
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        lambda **given: sweep.sweep("ppo", BASE, {"learning_rate": space.Range(1e-4, 1e-2, "log")}, **given),
+        lambda **given: ablate.ablate("ppo", BASE, **given),
+        lambda **given: baselines.baselines("mine", **given),
+    ],
+    ids=["sweep", "ablate", "baselines"],
+)
+def test_searches_train_in_the_environment_that_they_are_given(search, monkeypatch):
+    seen, played = {}, []
+
+    class FarEnoughError(Exception):
+        pass
+
+    def train(*_, **options):
+        seen.update(options)
+        raise FarEnoughError
+
+    def random_returns(env, params, *_):
+        played.append((env, params))
+        return np.zeros((2, 3))
+
+    monkeypatch.setattr(variants, "train", train)
+    monkeypatch.setattr(reference, "random_returns", random_returns)
+    env, params = counting_env.Counting(), counting_env.Params(reward=7.0)
+    with pytest.raises(FarEnoughError):
+        search(env=env, env_params=params, memory_gb=1.5, num_seeds=2, seed=3)
+    assert seen["env"] is env
+    assert (seen["env_params"], seen["memory_gb"], seen["num_seeds"], seen["seed"]) == (params, 1.5, 2, 3)
+    assert all(x == (env, params) for x in played)
 
 
 @pytest.mark.slow

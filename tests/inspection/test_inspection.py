@@ -539,6 +539,33 @@ def test_a_horizon_much_shorter_than_an_episode_is_worse_where_rewards_are_rare(
         assert (finding.severity, finding.value) == (severity, pytest.approx(5))
 
 
+def test_rewards_that_few_episodes_see_are_said():
+    # From the start above .55 and up, of [-.7, .7]: one episode in nineteen.
+    rare = Changed(lambda o, s, r, t, i: (o, s, jnp.where((s.time == 1) & (s.x > 0.7), 1.0, 0.0), t, i))
+    result = look(rare, episodes=400)
+    assert title(result, "rare_signal").endswith("% of episodes return anything but 0")
+    often = Changed(lambda o, s, r, t, i: (o, s, jnp.where((s.time == 1) & (s.x > 0.4), 1.0, 0.0), t, i))
+    assert "rare_signal" not in {f.check for f in look(often, episodes=400).findings}  # in one of five
+
+
+def test_a_horizon_far_beyond_every_episode_is_said(right):
+    (finding,) = [f for f in look(Right(), gamma=0.9999).findings if f.check == "long_horizon"]
+    assert finding.value == pytest.approx(10_000)
+    assert "long_horizon" not in {f.check for f in right.findings}
+
+
+def test_bytes_of_an_image_are_not_large_and_other_large_numbers_are():
+    def image(dtype, shape):
+        return having(
+            show=lambda self, state: jnp.full(shape, 200 + 20 * state.x).astype(dtype),
+            observation_space=lambda self, params: spaces.Box(0, 255, shape, dtype),
+        )
+
+    for dtype, shape, large in ((jnp.uint8, (6, 6, 1), False), (jnp.float32, (6, 6, 1), True), (jnp.uint8, (6,), True)):
+        checks = {f.check for f in look(image(dtype, shape)).findings}
+        assert ("observation_scale" in checks) == large, (dtype, shape)
+
+
 def test_actions_are_repeated_within_an_episode():
     # Its observation is its last action, and zeros at first.
     explored = look(Reach(), env_params=environment.EnvParams(max_steps_in_episode=11)).samples.explored

@@ -214,6 +214,32 @@ def test_gif_is_written(tmp_path, env_id):
 
 
 @pytest.mark.slow
+class Drawn(counting_env.Counting):
+    """It draws itself: the brighter the later."""
+
+    def render(self, state):
+        return np.full((8, 8, 3), 40 * int(state.time), np.uint8)
+
+    def html(self, states):
+        return " ".join(f"{int(state.time)}" for state in states)
+
+
+def test_an_environment_that_draws_itself_is_drawn_up_to_its_end(tmp_path):
+    run = rlref.train("cem", SMALL["cem"], env=Drawn(), num_seeds=2, run_dir=tmp_path / "run", checkpoint_every=0)
+    one = trained.of_folder(run.path, env=Drawn())
+    one.draw(1, 0, tmp_path / "counting.gif")
+    with Image.open(tmp_path / "counting.gif") as image:
+        shades = []
+        for i in range(image.n_frames):
+            image.seek(i)
+            shades.append(np.asarray(image.convert("RGB"))[0, 0, 0])
+    assert shades == [0, 40, 80, 120, 160]  # before each of its five steps, and nothing of the next episode
+    one.page(1, 0, tmp_path / "counting.html")
+    assert (tmp_path / "counting.html").read_text() == "0 1 2 3 4"
+    with pytest.raises(UsageError, match="exists already"):
+        one.page(1, 0, tmp_path / "counting.html")
+
+
 def test_reproduce_finds_the_same(ppo_run):
     report = reproduce(ppo_run.path)
     assert report.difference is None

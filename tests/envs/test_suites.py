@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +33,10 @@ from rlref.errors import UsageError
 from rlref.inspection.inspect import inspect
 from rlref.reports.reference import random_returns
 
-takes_mujoco = pytest.mark.skipif(not importlib.util.find_spec("mujoco"), reason="takes gymnasium[mujoco]")
+takes_mujoco = pytest.mark.skipif(
+    not importlib.util.find_spec("mujoco") and "mujoco" not in os.environ.get("SUITES_INSTALLED", "").split(),
+    reason="takes gymnasium[mujoco]",
+)
 ON_HOST = "--num-seeds 2 --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8"
 
 

@@ -5,8 +5,11 @@ import html
 import itertools
 import os
 import re
+import subprocess
+import sys
 import types
 from html.parser import HTMLParser
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -120,7 +123,18 @@ def test_page_of_a_healthy_run_holds_together_and_loads_nothing(kind, tmp_path):
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
-    assert written(made(), tmp_path) == written(made(), tmp_path)
+    page = written(made(), tmp_path)
+    assert written(made(), tmp_path) == page
+    # And in another process, whose sets are in another order.
+    code = (
+        "import sys, test_report; print(test_report.written(test_report.made(), test_report.Path(sys.argv[1])), end='')"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert done.stdout == page
 
 
 def test_words_of_the_user_are_escaped(tmp_path):

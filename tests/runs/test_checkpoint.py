@@ -299,6 +299,7 @@ def test_a_stopped_run_that_could_not_be_written_says_so(tmp_path, monkeypatch, 
     assert "is kept" not in said
 
 
+@pytest.mark.slow
 def test_without_a_number_of_updates_checkpoints_are_written_by_the_clock(tmp_path, monkeypatch):
     monkeypatch.setattr(group, "CHECKPOINT_SECONDS", 0.0)
     train("ppo", tmp_path / "often", eval_every=0, checkpoint_every=None)

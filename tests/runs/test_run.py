@@ -32,7 +32,7 @@ def run(tmp_path_factory):
 @pytest.fixture
 def folder(run, tmp_path):
     config = files.read_json(run.path / "config.json")
-    with contextlib.closing(Folder.create(tmp_path / "run", Path(ppo.__file__), b"", config)) as folder:
+    with contextlib.closing(Folder.create(tmp_path / "run", Path(ppo.__file__), {}, config)) as folder:
         yield folder
 
 
@@ -117,7 +117,7 @@ def test_changes_that_are_not_committed_are_kept_byte_for_byte(run, tmp_path):
     git("commit", "-m", "all")
     (tmp_path / "notes.csv").write_bytes(b"caf\xe9\r\n")  # Latin-1, and no UTF-8
     config = files.read_json(run.path / "config.json")
-    Folder.create(tmp_path / "run", tmp_path / "my_ppo.py", b"", config).close()
+    Folder.create(tmp_path / "run", tmp_path / "my_ppo.py", {}, config).close()
     diff = (tmp_path / "run" / "source" / "uncommitted.diff").read_bytes()
     assert b"-a\r\n+caf\xe9\r\n" in diff
     assert len(files.read_json(tmp_path / "run" / "environment.json")["git_commit"]) == 40

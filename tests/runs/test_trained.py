@@ -224,6 +224,7 @@ class Drawn(counting_env.Counting):
         return " ".join(f"{int(state.time)}" for state in states)
 
 
+@pytest.mark.slow
 def test_an_environment_that_draws_itself_is_drawn_up_to_its_end(tmp_path):
     run = rlref.train("cem", SMALL["cem"], env=Drawn(), num_seeds=2, run_dir=tmp_path / "run", checkpoint_every=0)
     one = trained.of_folder(run.path, env=Drawn())

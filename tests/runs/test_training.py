@@ -322,6 +322,7 @@ def test_agents_of_action_values_are_evaluated_greedily_alone():
     assert len({int(policy(obs)), *(int(policy(obs, jax.random.key(i))) for i in range(5))}) == 1
 
 
+@pytest.mark.slow
 def test_evaluations_draw_actions_and_average_over_their_episodes():
     # A policy that hardly learns: what differs between evaluations is drawn, and one episode's return is even.
     run = train(SMALL.replace(learning_rate=1e-12), num_seeds=2, eval_every=2, eval_episodes=4)

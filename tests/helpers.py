@@ -76,6 +76,10 @@ def flat(params):
     return np.float64(ravel_pytree(params)[0])
 
 
+SUITES_INSTALLED = os.environ.get("SUITES_INSTALLED", "").split()
+"""packages that have to be there, as in .ci/suites: what takes them is not skipped"""
+
+
 def child_environment():
     """The variables of a fresh process that finds this rlref, and the machine's devices as they are."""
     kept = {name: x for name, x in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "PYTHONPATH")}

@@ -88,6 +88,11 @@ def look_ahead(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_known_args(arguments)[0]
 
 
+def is_rule(line: str) -> bool:
+    """Whether a line is drawn across, in place of text."""
+    return re.fullmatch("[─-]{3,}", line) is not None
+
+
 def first_paragraph(module: ModuleType) -> str:
     """What an agent's file says it is; what follows in its docstring is for who reads the file. '' without one."""
     lines = inspect.cleandoc(module.__doc__ or "").splitlines()
@@ -162,8 +167,8 @@ def read_options(
             raise  # --help
         # tyro frames its message under a title, and rules it off from the help below it; in ASCII where it has to.
         framed = [line.strip("│╭╮╰╯ ") for line in said.getvalue().strip().splitlines()[1:]]
-        below = next((i for i, line in enumerate(framed) if i and re.fullmatch("[─-]{3,}", line)), len(framed))
-        one_line = " ".join(line for line in framed[:below] if line.strip("─-"))
+        lines = itertools.takewhile(lambda x: not is_rule(x), itertools.dropwhile(is_rule, framed))
+        one_line = " ".join(filter(None, lines))
         for said_there, said_here in SAID_OF_VALUES.items():
             one_line = re.sub(said_there, said_here, one_line)
         raise UsageError(f"{one_line.rstrip('.')}. `rlref {command} {written} --help` shows all") from None

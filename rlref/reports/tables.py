@@ -25,7 +25,7 @@ def contrast_in_words(contrast: Contrast, method: Sequence[Array], baseline: Seq
     """A contrast in one sentence."""
     c = contrast
     corrected = f" (Holm, {comparisons} comparisons)" * (comparisons > 1)
-    found = f"IQM difference {number(c.difference)} {interval(c.low, c.high)}, {p_in_words(c.p_holm)}{corrected}"
+    found = f"IQM difference {with_interval(c.difference, c.low, c.high)}, {p_in_words(c.p_holm)}{corrected}"
     if c.verdict in ("better", "worse"):
         return f"{c.method} is {c.verdict} than {c.baseline}: {found}"
     if c.verdict == "undecidable":
@@ -110,7 +110,7 @@ def summary_row(summary: Summary) -> dict[str, str]:
     return {
         "method": s.method,
         "seeds": f"{s.num_seeds}" + (f", {s.failed} failed" if s.failed else ""),
-        "IQM [95 % interval]": f"{number(s.iqm)} {interval(s.low, s.high)}",
+        "IQM [95 % interval]": with_interval(s.iqm, s.low, s.high),
         "mean": number(s.mean),
         "median": number(s.median),
         "min": number(s.min),
@@ -122,7 +122,7 @@ def contrast_row(contrast: Contrast) -> dict[str, str]:
     c = contrast
     return {
         "method": c.method,
-        "IQM difference [95 % interval]": f"{number(c.difference)} {interval(c.low, c.high)}",
+        "IQM difference [95 % interval]": with_interval(c.difference, c.low, c.high),
         "p (Holm)": p_in_words(c.p_holm, ""),
         "P(better) [95 % interval]": f"{c.probability:.2f} {interval(c.probability_low, c.probability_high, 2)}",
         "seeds paired": "yes" if c.paired else "no",
@@ -162,6 +162,11 @@ def interval(low: float, high: float, decimals: int | None = None) -> str:
     if not math.isfinite(low + high):
         return "[undefined]"
     return f"[{', '.join(number(x) if decimals is None else f'{x:.{decimals}f}' for x in (low, high))}]"
+
+
+def with_interval(value: float, low: float, high: float) -> str:
+    """'500 [499, 500]'."""
+    return f"{number(value)} {interval(low, high)}"
 
 
 def p_in_words(p: float, name: str = "p") -> str:

@@ -201,10 +201,9 @@ def job_of_folder(path: Path, agent: Any = None, env: Any = None, env_params: An
         raise UsageError(f"{path / 'source'} does not hold the agent's file; it takes that to rebuild the run")
     module = load_agent(files[0] if agent is None else agent)
     if not is_same_agent(module, about):
-        besides = " (or what it imports: " + ", ".join(x) + ")" if (x := about.get("modules_sha256")) else ""
-        raise UsageError(
-            f"{module.__file__}{besides} is not what {path} was trained with: another agent, or changed since"
-        )
+        beside = ", ".join(about.get("modules_sha256", ()))
+        file = f"{module.__file__} (or what it imports: {beside})" if beside else module.__file__
+        raise UsageError(f"{file} is not what {path} was trained with: another agent, or changed since")
     return rebuilt_job(path, module, about, env, env_params)
 
 
@@ -264,9 +263,8 @@ def check_same(job: Job, about: dict[str, Any], path: Path) -> Job:
     """The job of a checkpoint of `about`: `job`, or a shorter one. Raises UsageError if anything else is different."""
     now = json.loads(json.dumps(job.about))
     flat = [
-        {name: y for name, y in x.items() if name not in ("config", "modules_sha256")}
-        | {f"config.{name}": y for name, y in x["config"].items()}
-        | x.get("modules_sha256", {})
+        {**x, **{f"config.{name}": y for name, y in x["config"].items()}, **x.get("modules_sha256", {})}
+        | {"config": None, "modules_sha256": None}
         for x in (about, now)
     ]
     names = sorted(flat[0].keys() | flat[1].keys())

@@ -40,6 +40,5 @@ def _imported(name: str, otherwise: bytes) -> bytes | None:
 
 def hashes_of(code: dict[str, bytes]) -> dict[str, Any]:
     """The SHA-256 of an agent's file, and where there are any of the modules beside it, as `code_of` gives them."""
-    own, *others = [hashlib.sha256(x).hexdigest() for x in code.values()] or [hashlib.sha256(b"").hexdigest()]
-    beside = dict(zip([*code][1:], others, strict=True))
-    return {"source_sha256": own} | ({"modules_sha256": beside} if beside else {})
+    (_, own), *beside = [(name, hashlib.sha256(x).hexdigest()) for name, x in (code or {"": b""}).items()]
+    return {"source_sha256": own} | ({"modules_sha256": dict(beside)} if beside else {})

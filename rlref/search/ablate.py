@@ -22,7 +22,7 @@ from rlref.errors import UsageError, nearest
 from rlref.reports import compare
 from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
-from rlref.reports.tables import Table, comparison_to_json, interval, number
+from rlref.reports.tables import Table, comparison_to_json, with_interval
 from rlref.runs.display import Display
 from rlref.runs.job import agent_of
 from rlref.search import space, variants
@@ -193,15 +193,15 @@ def tables(found: Ablation) -> list[Table]:
         rows.append(
             {
                 "change": c.method,
-                "IQM [95 % interval]": f"{number(s.iqm)} {interval(s.low, s.high)}",
+                "IQM [95 % interval]": with_interval(s.iqm, s.low, s.high),
                 "worst": f"{s.min:.4g}",
-                "difference [95 % interval]": f"{number(c.difference)} {interval(c.low, c.high)}",
+                "difference [95 % interval]": with_interval(c.difference, c.low, c.high),
                 "p (Holm)": f"{c.p_holm:.2g}",
                 "": {"better": "helps", "worse": "hurts"}.get(c.verdict, c.verdict),
             }
         )
     given = result.summaries[0]
-    reached = f"IQM {number(given.iqm)} {interval(given.low, given.high)}, worst {given.min:.4g}"
+    reached = f"IQM {with_interval(given.iqm, given.low, given.high)}, worst {given.min:.4g}"
     return [Table(f"As given: {reached}; each change alone:", rows)]
 
 

@@ -20,7 +20,7 @@ from rlref.errors import UsageError
 from rlref.reports import compare, reference
 from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
-from rlref.reports.tables import Table, interval, number
+from rlref.reports.tables import Table, with_interval
 from rlref.runs.display import Display, default
 from rlref.runs.job import agent_of
 from rlref.runs.run import Run
@@ -158,7 +158,7 @@ def table(found: Baselines) -> Table:
             {
                 "policy": s.method,
                 "steps": "0" if c is None else f"{steps:,.0f}",
-                "IQM [95 % interval]": f"{number(s.iqm)} {interval(s.low, s.high)}",
+                "IQM [95 % interval]": with_interval(s.iqm, s.low, s.high),
                 "worst": f"{s.min:.4g}",
                 "best": f"{s.max:.4g}",
                 "P(beats random)": "" if c is None else f"{c.probability:.2g}",

@@ -26,7 +26,7 @@ from rlref.errors import UsageError
 from rlref.reports import compare, reference
 from rlref.reports.comparison_result import Comparison
 from rlref.reports.methods import Method
-from rlref.reports.tables import Table, comparison_tables, comparison_to_json, interval, number
+from rlref.reports.tables import Table, comparison_tables, comparison_to_json, with_interval
 from rlref.runs import files
 from rlref.runs.display import Display
 from rlref.runs.run import Run
@@ -339,7 +339,7 @@ def tables(found: Sweep) -> list[Table]:
     moves = [
         {
             "change": f"{n.setting} {n.value:g}",
-            "IQM [95 % interval]": f"{number(n.iqm)} {interval(n.low, n.high)}",
+            "IQM [95 % interval]": with_interval(n.iqm, n.low, n.high),
             "gain lost": "-" if math.isnan(n.lost) else f"{max(n.lost, 0):.0%}",
             "p (Holm)": f"{n.p:.2g}",
             "": "breaks" if n.breaks else "",

@@ -157,11 +157,15 @@ def test_train_hands_its_options_on(monkeypatch):
     assert given["env_params"].reward == 3
 
 
+def of_one_seed(**summary):
+    """A run of two updates with this summary, finished if nothing else is said."""
+    metrics = {name: np.ones((1, 2)) for name in ("return_mean", "entropy", "env_steps")}
+    return Run("ppo", {}, [0], metrics, {"status": "finished", "nonfinite": [], "all_written": True} | summary)
+
+
 @pytest.mark.parametrize(("changed", "code"), [({}, 0), ({"status": "incomplete"}, 1), ({"nonfinite": [{}]}, 1)])
 def test_a_run_that_could_not_be_written_or_lost_a_seed_exits_with_1(changed, code, capsys):
-    metrics = {name: np.ones((1, 2)) for name in ("return_mean", "entropy", "env_steps")}
-    run = Run("ppo", {}, [0], metrics, {"status": "finished", "nonfinite": []} | changed)
-    assert train_and_report(TrainOptions(json=True), lambda display: run) == code
+    assert train_and_report(TrainOptions(json=True), lambda display: of_one_seed(**changed)) == code
 
 
 def test_reproduce_exits_with_1_where_the_runs_part(monkeypatch, capsys):
@@ -184,10 +188,9 @@ def test_train_shows_progress_and_a_summary(capsys):
 
 
 def test_of_one_seed_no_interval_is_shown(capsys):
-    metrics = {name: np.ones((1, 2)) for name in ("return_mean", "entropy", "env_steps")}
     summary = {"score": "return_mean", "iqm": 1.0, "iqm_interval_95": (np.nan, np.nan), "min": 1.0, "max": 1.0}
     summary |= {"env_steps": 1, "train_seconds": 1.0, "steps_per_second": 1, "compile_seconds": 1.0}
-    print_summary(Run("ppo", {}, [0], metrics, summary | {"status": "finished", "nonfinite": [], "all_written": True}))
+    print_summary(of_one_seed(**summary))
     said = capsys.readouterr().out
     assert "return_mean  IQM 1\nmin 1  max 1  (1 seed)" in said
     assert "nan" not in said

@@ -1,20 +1,20 @@
 """Each suite's own environment, driven beside the adapted one over resets. Each takes its package."""
 
 import importlib
-import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import SUITES_INSTALLED
 
 from rlref.envs import make_env
 from rlref.envs.suites import SUITES, base
 
 
 def needed(module):
-    """A suite's module. Skipped where it is not installed, but not where it has to be, as in .ci/suites."""
-    if module.partition(".")[0] in os.environ.get("SUITES_INSTALLED", "").split():
+    """A suite's module; where it is not installed, and need not be, the test is skipped."""
+    if module.partition(".")[0] in SUITES_INSTALLED:
         return importlib.import_module(module)
     return pytest.importorskip(module)
 

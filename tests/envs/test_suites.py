@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnax.environments import environment
-from helpers import SMALL, child_environment
+from helpers import SMALL, SUITES_INSTALLED, child_environment
 
 import rlref
 from rlref import ppo, tuned
@@ -34,8 +33,7 @@ from rlref.inspection.inspect import inspect
 from rlref.reports.reference import random_returns
 
 takes_mujoco = pytest.mark.skipif(
-    not importlib.util.find_spec("mujoco") and "mujoco" not in os.environ.get("SUITES_INSTALLED", "").split(),
-    reason="takes gymnasium[mujoco]",
+    not importlib.util.find_spec("mujoco") and "mujoco" not in SUITES_INSTALLED, reason="takes gymnasium[mujoco]"
 )
 ON_HOST = "--num-seeds 2 --num-envs 2 --num-steps 16 --num-minibatches 1 --update-epochs 1 --hidden-sizes 8"
 

@@ -213,7 +213,6 @@ def test_gif_is_written(tmp_path, env_id):
         one.draw(0, 0, tmp_path / "catch.gif")
 
 
-@pytest.mark.slow
 class Drawn(counting_env.Counting):
     """It draws itself: the brighter the later."""
 
@@ -241,6 +240,7 @@ def test_an_environment_that_draws_itself_is_drawn_up_to_its_end(tmp_path):
         one.page(1, 0, tmp_path / "counting.html")
 
 
+@pytest.mark.slow
 def test_reproduce_finds_the_same(ppo_run):
     report = reproduce(ppo_run.path)
     assert report.difference is None

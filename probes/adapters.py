@@ -5,7 +5,7 @@
 
     Config, make, Agent, train = closure(make_train, CONFIG, policy=..., value=...)
 
-in a file of its own, and `rlref probe` takes that file. probes/README.md has complete examples.
+in a file of its own, and `rlref probe` takes that file. probes/other_shapes.md has complete examples.
 """
 
 import contextlib

@@ -502,6 +502,21 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
         ),
     ),
     Edit(
+        "Adam afresh in every update",
+        "ppo",
+        "Adam's moments are of the objective at hand alone: Adam-MR in Ellis et al. 2024 (arXiv:2412.17113)",
+        ("learn",),
+        (
+            (
+                "    (params, opt_state, _), aux = jax.lax.scan(epoch, (params, state.opt_state, jnp.bool(True)), "
+                "indices)\n",
+                "    # Moments are of gradients of one objective: the rollout before had another one.\n"
+                "    carry = params, optimizer.init(params), jnp.bool(True)\n"
+                "    (params, opt_state, _), aux = jax.lax.scan(epoch, carry, indices)\n",
+            ),
+        ),
+    ),
+    Edit(
         "residual blocks",
         "ppo",
         "each hidden layer is added to its input, where sizes are the same (He et al. 2016, arXiv:1512.03385)",
@@ -1457,6 +1472,24 @@ WRITE = '''def write(buffer: Array, block: Array, row: Any, num_envs: int) -> Ar
 '''
 
 DQN = [
+    Edit(
+        "Adam afresh at each sync",
+        "dqn",
+        "the moments of gradients towards older targets are forgotten (Asadi et al. 2023, arXiv:2306.17833)",
+        ("until_sync",),
+        (
+            (
+                '    """Cycles, then a sync of the target network if one is due."""\n',
+                '    """Cycles, then, if one is due, a sync of the target network and a fresh optimiser."""\n',
+            ),
+            (
+                "    return (replace(state, target_params=unravel(synced)), params), (steps, learned, moved)\n",
+                "    fresh = jax.tree.map(partial(jnp.where, sync), optimizer.init(params), state.opt_state)\n"
+                "    state = replace(state, target_params=unravel(synced), opt_state=fresh)\n"
+                "    return (state, params), (steps, learned, moved)\n",
+            ),
+        ),
+    ),
     Edit(
         "RMSProp",
         "dqn",

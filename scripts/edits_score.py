@@ -15,8 +15,8 @@ With --train each edit trains 8 seeds of CartPole-v1 through `rlref train COPY`,
 STEPS. It counts as training if the IQM of the final score is at least 400 of 500.
 
 Writes scripts/results/edits.json and the tables in probes/right_edits.md. Stopped, it goes on where it was: a row is
-made again only if the copy has changed since, or the probes have. Of an edit only those checks are asked again that
-have changed: where none of them failed, or fails now, the row stands.
+made again only if the copy has changed since, or the probes have. Only those checks are asked again that have changed:
+where none of them failed, or fails now, the row stands, of a bug as long as what undoes changes is the same.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from typing import Any
 import page
 from edits import BUGS, BY_NAME, EDITS, bug_lines, edited, with_bug
 from mutants import COMPONENTS
-from mutation_score import asked_now, changed_since, hashed, of_the_probes, only, versions
+from mutation_score import PROBES, asked_now, changed_since, hashed, of_the_probes, only, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "edits.json"
@@ -180,12 +180,14 @@ def find(row: dict[str, Any], folder: Path, old: dict[str, Any]) -> dict[str, An
     if row["part"] == "train":
         return kept | train(agent, source, folder)
     if row["part"] == "bug":
-        return kept | probe(agent, source, folder, "--fail-fast")
+        kept["undone_by"] = hashed(*((PROBES / f"{name}.py").read_text() for name in ("changes", "undo", "verdict")))
     changed = changed_since(old, agent, source, {name for name, _ in old["failed"]}) if old else None
-    if changed is not None:
+    if changed is not None and old.get("undone_by") == kept.get("undone_by"):
         again = probe(agent, source, folder, "--no-bisect", *only(changed)) if changed else old
         if again["verdict"] != "error" and (again is old or not again["failed"]):
             return old | kept
+    if row["part"] == "bug":
+        return kept | probe(agent, source, folder, "--fail-fast")
     found = probe(agent, source, folder, "--no-bisect")
     likeness = [name for name, holds in found["failed"] if holds == "likeness"]
     found["declared"] = None
@@ -320,7 +322,7 @@ def main() -> int:
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             key = futures[future]
             rows[key] = row = future.result()
-            if row["part"] == "edit":
+            if row["part"] != "train":
                 row |= asked_now(row["agent"], todo[key]["source"])
             said = f"IQM {row['iqm']:.0f}" if row["part"] == "train" else row["verdict"]
             print(f"{number} of {len(todo)}, {key}: {said}{'' if ok(row) else ', and should not be'}", flush=True)

@@ -48,7 +48,7 @@ COMPONENTS = {
         "evaluation": "statistics_seen boxed_transitions reported_spread value_units evaluated_as_learned offset_obs "
         "will_to_live",
         "gradient steps": "gradient_steps early_stop first_ratio whole_batches exact_clip stopped_epochs "
-        "every_parameter_moves",
+        "optimiser_goes_on",
         "learning rate": "schedule learned_targets",
         "metrics": "known_metrics known_rollout known_targets traced_targets known_losses metrics_of_ratios "
         "fraction_clipped metrics_of_steps episode_metrics early_stop gradient_steps means_of_steps explained_variance "
@@ -72,7 +72,7 @@ COMPONENTS = {
         "evaluation": "evaluated evaluated_as_learned evaluated_greedily",
         "exploration": "exploration greedy_policy chosen_actions known_epsilon exploring_steps "
         "collected_steps fresh_actions password",
-        "gradient steps": "optimiser semi_gradient adam_steps first_step_size every_parameter_moves",
+        "gradient steps": "optimiser semi_gradient adam_steps first_step_size optimiser_goes_on",
         "learning rate": "schedule",
         "loss": "td_loss semi_gradient two_kinds first_step_size constant obs_value",
         "metrics": "collected_steps known_q_metrics known_steps counted_steps negative_maxima known_epsilon "
@@ -1556,7 +1556,9 @@ METHODS: dict[str, str] = {
     "half of the value loss missing": "PPO with the mean squared error, as Stable-Baselines3 has it",
     "all epochs in the same order": "PPO that shuffles once in an update, as RSL-RL does",
     "learning rate never lowered": "PPO at a constant learning rate, as Schulman et al. 2017 on MuJoCo",
+    "Adam's moments begin anew in every update": "PPO with Adam-MR (Ellis et al. 2024)",
     # DQN
+    "optimiser starts anew in every update": "descent by the gradient's signs (Bernstein et al. 2018)",
     "target aliases online": "Q-learning without a target network (Mnih et al. 2013; PQN, Gallici et al. 2024)",
     "double Q chooses with parameters of the update's start": "Double Q-learning whose choice is of an older network",
     "target network of the update's start": "a target network that is synced between updates alone",

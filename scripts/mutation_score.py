@@ -244,7 +244,9 @@ def asked_now(agent: str, source: str) -> dict[str, str]:
     now, kept = versions(agent), kept_checks()
     key = hashed(json.dumps(now))
     if key not in kept:
-        CHECKS.write_text(json.dumps(kept | {key: now}, indent=1) + "\n")
+        part = CHECKS.with_suffix(".part")  # other threads read it
+        part.write_text(json.dumps(kept | {key: now}, indent=1) + "\n")
+        part.replace(CHECKS)
     return {"file": hashed(source), "asked": key}
 
 

@@ -586,22 +586,36 @@ def seeds_apart(module: ModuleType) -> None:
         raise AssertionError(f"{SEEDS} seeds give {distinct} different values")
 
 
+def two_updates(module: ModuleType) -> list[Any]:
+    """The state at the start, after one update, and after two."""
+    trial = Trial(module, COUNT)
+    states = [trial.state]
+    for step in range(2):
+        states.append(trial.update(states[-1], step)[0])
+    return states
+
+
 @oracle(GRADIENT, "the gradient's path to a parameter")
 def every_parameter_moves(module: ModuleType) -> None:
-    """Two updates change every array of parameters, and the optimiser's counters go on in the second."""
-    trial = Trial(module, COUNT)
-    new, _, _ = trial.update(trial.state, 0)
-    next_state, _, _ = trial.update(new, 1)
-    counters = [[x for x in jax.tree.leaves(getattr(s, "opt_state", ())) if np.asarray(x).dtype.kind == "i"]
-                for s in (new, next_state)]  # fmt: skip
-    if any((np.asarray(a) >= np.asarray(b)).any() for a, b in zip(*counters, strict=True)):
-        raise AssertionError("the optimiser starts anew in every update")
-    before, after = (jax.tree_util.tree_leaves_with_path(getattr(s, "params", None)) for s in (trial.state, next_state))
+    """Two updates change every array of parameters."""
+    start, _, end = two_updates(module)
+    before, after = (jax.tree_util.tree_leaves_with_path(getattr(s, "params", None)) for s in (start, end))
     if not before:
         raise CannotAskError("its state has no params")
     for (path, old), (_, x) in zip(before, after, strict=True):
         if (np.asarray(old) == np.asarray(x)).all():
             raise AssertionError(f"the parameter {jax.tree_util.keystr(path)} does not move")
+
+
+@oracle(GRADIENT, "the optimiser's state: it starts anew", LIKENESS)
+def optimiser_goes_on(module: ModuleType) -> None:
+    """The optimiser's counters of steps go on in a second update."""
+    counters = [[x for x in jax.tree.leaves(getattr(s, "opt_state", ())) if np.asarray(x).dtype.kind == "i"]
+                for s in two_updates(module)[1:]]  # fmt: skip
+    if not counters[0]:
+        raise CannotAskError("its state has no opt_state that counts steps")
+    if any((np.asarray(a) >= np.asarray(b)).any() for a, b in zip(*counters, strict=True)):
+        raise AssertionError("the optimiser starts anew in the second update")
 
 
 # Contract-level checks of agents of a policy alone. They read `mean` and `variance` of the state.

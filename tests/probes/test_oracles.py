@@ -33,6 +33,7 @@ def planted(tmp_path, old, new, agent=ppo):
 
 # Each oracle with a fault that it is to find: alone, or of those that share one program, all at once.
 FAULTS = {ppo: [
+    ("optimiser_goes_on", "state.opt_state, jnp.bool(True)", "optimizer.init(params), jnp.bool(True)"),
     ("advantages", "jnp.where(terminated, 0.0, next_value)", "jnp.where(terminated | truncated, 0.0, next_value)"),
     ("categorical", "return -jnp.sum(jnp.exp(self.log_probs)", "return -jnp.mean(jnp.exp(self.log_probs)"),
     ("several_choices", "return jnp.stack(each).sum(axis=0)", "return each[0]"),
@@ -275,7 +276,7 @@ TOGETHER = {ppo: [
     ("episode_metrics", "jnp.where(ended, new, x), new_episodes", "jnp.where(False, new, x), new_episodes"),
     ("schedule", "(1 - step / num_updates)", "(step / num_updates)"),
     ("fresh_actions", "jax.random.bits(key_replay,", "jax.random.bits(jax.random.key(0),"),
-    ("every_parameter_moves", "update(gradient, state.opt_state,", "update(gradient, optimizer.init(params),"),
+    ("optimiser_goes_on", "update(gradient, state.opt_state,", "update(gradient, optimizer.init(params),"),
     ("replay_order", "cycle * shape[1] % capacity", "cycle * shape[1] % (capacity + 1)"),
     ("target_network", "mixed = jnp.where(config.tau == 1, new,", "mixed = jnp.where(config.tau == 1, old,"),
     ("semi_gradient", "lambda p: loss(unravel(p), task, batch, target)",

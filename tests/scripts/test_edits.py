@@ -2,6 +2,7 @@
 
 import collections
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -89,7 +90,7 @@ def results(tmp_path, monkeypatch):
         probed.append(source)
         if source in right:
             return report("DIFFERS", next_gaussian="likeness")
-        return report("RIGHT") if "PROBE_MEANT" in source else report("WRONG", selection="definition")
+        return report("RIGHT") if "PROBE_MEANT" in source else report("WRONG", next_gaussian="definition")
 
     monkeypatch.setattr(edits_score, "probe", probe)
     monkeypatch.setattr(edits_score, "train", lambda *_: {"iqm": 450.0, "min": 1.0, "max": 500.0, "findings": []})
@@ -127,26 +128,45 @@ def test_a_right_edit_that_is_called_wrong_fails_the_script(results, monkeypatch
     assert "| CEM | mirrored sampling | WRONG |  | elites (definition) |" in said
 
 
-def test_an_edit_stands_where_what_has_changed_finds_nothing(results, monkeypatch):
-    now = dict(edits_score.versions("cem"))
+@pytest.mark.parametrize(
+    ("key", "anew"),
+    [
+        ("edit/mirrored sampling", "--no-bisect"),
+        ("bug/each draw comes twice, not with its mirror image", "--fail-fast"),
+    ],
+)
+def test_a_row_stands_where_what_has_changed_finds_nothing(key, anew, results, monkeypatch, tmp_path):
+    now, source = dict(edits_score.versions("cem")), edits_score.catalogue("probe")[key]["source"]
+    for name in ("changes", "undo", "verdict"):
+        shutil.copy(edits_score.PROBES / f"{name}.py", tmp_path)
+    monkeypatch.setattr(edits_score, "PROBES", tmp_path)
 
     def again(text, another, found):
-        """What the edit is asked after the probes' text has changed, and this check; what is found by it."""
+        """What is asked after the probes' text has changed, and this check; what is found by it."""
         asked = []
-        monkeypatch.setattr(edits_score, "probe", lambda *given: asked.append(given[3:]) or found | {"seconds": 9})
+
+        def probe(agent, text, folder, *options):
+            if text == source:
+                asked.append(options)
+            return found | {"seconds": 9}
+
+        monkeypatch.setattr(edits_score, "probe", probe)
         monkeypatch.setattr(edits_score, "of_the_probes", lambda bisect: [text])
         monkeypatch.setattr(mutation_score, "versions", lambda agent: now)
         now[another] = text
         results("mirrored")
-        row = json.loads(edits_score.RESULTS.read_text())["edit/mirrored sampling"]
-        return row["seconds"], [x[1:] for x in asked if x[0] == "--no-bisect"]
+        return json.loads(edits_score.RESULTS.read_text())[key]["seconds"], asked
 
+    alone = ("--no-bisect", "--only", "bandit")
     results("mirrored")  # where next_gaussian fails
-    assert again("another", "bandit", report("RIGHT")) == (1, [("--only", "bandit")])
+    assert again("another", "bandit", report("RIGHT")) == (1, [alone])
     assert again("another", "bandit", report("RIGHT")) == (1, [])
-    assert again("a third", "next_gaussian", report("DIFFERS", next_gaussian="likeness")) == (9, [()])
+    assert again("a third", "next_gaussian", report("DIFFERS", next_gaussian="likeness")) == (9, [(anew,)])
     fails = report("DIFFERS", bandit="likeness")
-    assert again("a fourth", "bandit", fails) == (9, [("--only", "bandit"), ()])
+    assert again("a fourth", "bandit", fails) == (9, [alone, (anew,)])
+    (tmp_path / "undo.py").write_text("undoes otherwise")
+    wanted = [(anew,)] if key.startswith("bug") else [("--no-bisect", "--only", "known_fitness")]  # nothing is undone
+    assert again("a fifth", "known_fitness", report("RIGHT"))[1] == wanted
 
 
 def test_a_bug_that_nothing_sees_fails_the_script(results, monkeypatch):

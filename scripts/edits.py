@@ -502,21 +502,6 @@ def returns_to_go(reward: Array, next_value: Array, terminated: Array, truncated
         ),
     ),
     Edit(
-        "Adam afresh in every update",
-        "ppo",
-        "Adam's moments are of the objective at hand alone: Adam-MR in Ellis et al. 2024 (arXiv:2412.17113)",
-        ("learn",),
-        (
-            (
-                "    (params, opt_state, _), aux = jax.lax.scan(epoch, (params, state.opt_state, jnp.bool(True)), "
-                "indices)\n",
-                "    # Moments are of gradients of one objective: the rollout before had another one.\n"
-                "    carry = params, optimizer.init(params), jnp.bool(True)\n"
-                "    (params, opt_state, _), aux = jax.lax.scan(epoch, carry, indices)\n",
-            ),
-        ),
-    ),
-    Edit(
         "residual blocks",
         "ppo",
         "each hidden layer is added to its input, where sizes are the same (He et al. 2016, arXiv:1512.03385)",

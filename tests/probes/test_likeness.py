@@ -24,7 +24,7 @@ FAILED_BY = {
     "value_loss": "Huber value loss",
     "policy_loss": "ratio not clipped",
     "gradient_steps": "AdamW",
-    "optimiser_goes_on": "Adam afresh in every update",
+    "optimiser_goes_on": "Adam afresh at each sync",
     "learned_targets": "cosine learning rate",
     "convolved_images": "padded convolutions",
     "named_activation": "GELU",

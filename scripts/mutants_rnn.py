@@ -81,6 +81,13 @@ RESETS = [
 
 CARRIED = [
     Mutant(
+        "first observation of the update before",
+        "    return state, rollout._replace(log_prob",
+        "    seen = jax.tree.map(lambda x: x[0], rollout.seen)\n"
+        "    return replace(state, seen=seen), rollout._replace(log_prob",
+        "rollout",
+    ),
+    Mutant(
         "rollouts begin with an empty memory",
         "    state, rollout = jax.lax.scan(step, state, (noise",
         "    state = replace(state, memory=jnp.zeros_like(state.memory))\n"

@@ -210,6 +210,11 @@ def test_results_are_of_this_catalogue():
     assert rows.keys() >= mutation_score.catalogue("full").keys()
 
 
+def test_each_bug_runs():
+    rows = json.loads(mutation_score.RESULTS.read_text())
+    assert [key for key, row in rows.items() if row["part"] == "full" and row["check"] == "error"] == []
+
+
 def test_a_bug_that_only_differs_has_a_method_in_which_it_would_be_right():
     rows = json.loads(mutation_score.RESULTS.read_text()).values()
     counted = [row for row in rows if row["part"] == "full" and not row["equivalent"]]

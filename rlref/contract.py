@@ -89,7 +89,7 @@ def load_agent(agent: str | os.PathLike[str] | ModuleType) -> ModuleType:
             + nearest(agent, AGENTS)
         )
     if not path.is_file():
-        raise UsageError(f"there is no file {agent}")
+        raise UsageError(f"{agent} is a folder, no file" if path.is_dir() else f"there is no file {agent}")
     if (folder := str(path.parent.resolve())) not in sys.path:
         sys.path.append(folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -3,7 +3,8 @@
     lines      the numbers of the lines that the page quotes: seconds; fails where ppo.py has such a line no more
     runs       PPO on CartPole-v1 as it is, with a planted bug, with a learning rate 100 x too high: three minutes;
                pictures to scripts/results/guide-*.png, what `rlref diagnose` and `rlref probe` say to the page
-    bugs       each bug of BUGS trained for 200,000 steps, diagnosed and probed: ten minutes; a table on the page
+    bugs       each bug of BUGS trained for 200,000 steps and diagnosed: two minutes; a table on the page, beside what
+               `rlref probe` says of it, by `python scripts/mutation_score.py`
     notebook   execute rlref/guide.ipynb in place: about a minute. Takes nbclient and ipykernel, of the group `test`
 
 Without a part, all of them. `--out FILE` writes the executed notebook to FILE, and leaves rlref/guide.ipynb as it is.
@@ -12,6 +13,7 @@ Without a part, all of them. `--out FILE` writes the executed notebook to FILE, 
 import argparse
 import hashlib
 import io
+import json
 import os
 import re
 import tempfile
@@ -190,7 +192,7 @@ def runs() -> None:
 
 
 def bugs() -> None:
-    """Train, diagnose and probe BUGS; a table of what each comes to."""
+    """Train and diagnose BUGS; a table of what each comes to, beside what probes call it."""
     import rlref
     from rlref import ppo
     from rlref.reports.facts import interval_in_words
@@ -199,6 +201,7 @@ def bugs() -> None:
         "| bug | `return_mean` after 200,000 steps | `rlref diagnose` | `rlref probe` names |",
         "|---|---|---|---|",
     ]
+    probed = json.loads((RESULTS / "mutation_score.json").read_text())
     with tempfile.TemporaryDirectory() as folder:
         for name, edit in {"none": None, **BUGS}.items():
             file = Path(folder) / "my_ppo.py"
@@ -208,8 +211,7 @@ def bugs() -> None:
             seen = ", ".join(f"{f.severity} `{f.check}`" for f in worst) or "healthy"
             check = "not probed here"  # all checks of a right file take minutes
             if edit:
-                probed = page.printed("rlref probe ./my_ppo.py --fail-fast", Path(folder))
-                failed = re.search(r"^(?:WRONG|DIFFERS) at (\w+)", probed, re.MULTILINE)
+                failed = re.search(r"^(?:WRONG|DIFFERS) at (\w+)", probed[f"full/ppo/{name}"]["verdict"])
                 check = f"`{failed[1]}`" if failed else "none"
             rows.append(f"| {name} | {interval_in_words(run.scores)} | {seen} | {check} |")
             print(rows[-1], flush=True)

@@ -10,6 +10,7 @@ from typing import Any
 from rlref.cli.terminal import compiling_takes
 from rlref.errors import UsageError
 
+MOST_SEEDS = 4096  # far beyond, memory runs out without a word
 COLOURS = {"RIGHT": "green", "WRONG": "red", "DIFFERS": "yellow", "NOT ENOUGH": "yellow"}
 
 
@@ -39,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     for name, value, least in (("num-seeds", options.num_seeds, 1), ("seed", options.seed, 0)):
         if value < least:
             raise UsageError(f"--{name} is {value}; it must be at least {least}")
+    if options.num_seeds > MOST_SEEDS:
+        raise UsageError(f"--num-seeds is {options.num_seeds}; it must be at most {MOST_SEEDS}")
     if not options.time_limit >= 0:
         raise UsageError(f"--time-limit is {options.time_limit:g}; it must be at least 0, and 0 is for never")
     began = time.perf_counter()

@@ -302,12 +302,14 @@ WRONG = [
     ("train ppo --learning-rat 3", "Did you mean '--learning-rate'"),
     ("probe ppoo", "Did you mean 'ppo'"),
     ("probe ./none.py", "no file"),
+    ("probe ./folder.py", "./folder.py is a folder"),
     ("probe ./syntax.py", "line 2: SyntaxError"),
     ("probe ./raises.py", "line 3: ZeroDivisionError"),
     ("probe ./lacks.py", "lacks make"),
     ("probe ./half.py", "it lacks Agent.policy"),
     ("probe ppo --only discont", "Did you mean 'discount'"),
     ("probe ppo --num-seeds 0", "--num-seeds is 0"),
+    ("probe ppo --num-seeds 1000000000", "--num-seeds is 1000000000; it must be at most 4096"),
     ("probe ppo --seed -1", "--seed is -1"),
     ("train dqn --env-id Pendulum-v1", "DQN takes Discrete, PPO others too"),
     ("train dqn --buffer-size 100 --learning-starts 100", "buffer_size is 100; it must be at least batch_size = 128"),
@@ -350,6 +352,7 @@ WRONG = [
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
 def test_wrong_usage_is_one_line_and_exits_with_2(arguments, message, capsys, tmp_path):
     (tmp_path / "taken").mkdir()
+    (tmp_path / "folder.py").mkdir()
     (tmp_path / "file").write_text("")
     (tmp_path / "syntax.py").write_text("x = 1\ny = (\n")
     (tmp_path / "raises.py").write_text("import os\n\n1 / 0\n")

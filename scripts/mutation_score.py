@@ -50,6 +50,7 @@ from probes.memory import MEMORY
 from probes.oracles import MEMORY_ORACLES, ORACLES, Oracle
 from probes.oracles.base import LIKENESS
 from probes.verdict import CAUGHT_BY
+from rlref.runs import files
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "scripts" / "results" / "mutation_score.json"
@@ -244,9 +245,8 @@ def asked_now(agent: str, source: str) -> dict[str, str]:
     now, kept = versions(agent), kept_checks()
     key = hashed(json.dumps(now))
     if key not in kept:
-        part = CHECKS.with_suffix(".part")  # other threads read it
-        part.write_text(json.dumps(kept | {key: now}, indent=1) + "\n")
-        part.replace(CHECKS)
+        text = json.dumps(kept | {key: now}, indent=1) + "\n"
+        files.write(CHECKS, lambda file: file.write(text.encode()))  # atomically: other threads read it
     return {"file": hashed(source), "asked": key}
 
 

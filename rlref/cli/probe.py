@@ -10,7 +10,7 @@ from typing import Any
 from rlref.cli.terminal import compiling_takes
 from rlref.errors import UsageError
 
-MOST_SEEDS = 4096  # far beyond, memory runs out without a word
+MOST_SEEDS = 4096  # of 10^9, a slip, nothing is ever said
 COLOURS = {"RIGHT": "green", "WRONG": "red", "DIFFERS": "yellow", "NOT ENOUGH": "yellow"}
 
 

@@ -304,7 +304,7 @@ def cost(turns: int, buffer_dtype: Literal["bool", "same"]) -> dict[str, Any]:
     job = Job(dqn, config, env, env_params, list(range(64)), 0, 1, False)
     plan = make_plan(job.num_rows, job_bytes(job, True), None, Silent())
     group = Group(compile_programs(job, plan, Silent()), plan, job, 0)
-    group.state = group.programs.init(group.config, group.keys)
+    group.state = group.programs.init(group.config, group.seeds)
     done = 0
 
     def train(updates: int) -> float:

@@ -56,7 +56,7 @@ class Group:
         self.config = jax.tree.map(
             lambda x: jax.device_put(np.float32(x), NamedSharding(plan.mesh, P("seed") if np.ndim(x) else P())), config
         )
-        self.keys = jax.jit(jax.vmap(jax.random.key), out_shardings=self.by_row)(job.row_seeds[rows])
+        self.seeds = jax.device_put(job.row_seeds[rows].astype(np.int32), self.by_row)
         self.state: Any = None
         self.env_steps = np.zeros(self.real)  # of each row so far
         self.stopped = 0  # the signal that stopped it
@@ -91,7 +91,9 @@ class Group:
                 self.state, buffer = self.programs.chunk(self.config, self.state, np.int32(done), np.int32(size))
                 results = None
                 if self.programs.evaluate and ((done + size) % eval_every == 0 or done + size == num_updates):
-                    keys = jax.vmap(jax.random.fold_in, (0, None))(self.keys, done + size)
+                    keys = jax.vmap(lambda seed, at: jax.random.fold_in(jax.random.key(seed), at), (0, None))(
+                        self.seeds, done + size
+                    )
                     results = self.programs.evaluate(self.config, self.state, keys)
                 since = time.monotonic()
                 # A GPU that asks the host at each turn of a loop is done by now; a CPU has hardly begun.

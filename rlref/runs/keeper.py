@@ -60,7 +60,7 @@ class Keeper:
         kept: Pieces = {}
         newest = self._newest()
         if newest is None:
-            group.state = group.programs.init(group.config, group.keys)
+            group.state = group.programs.init(group.config, group.seeds)
             self.clock.book("training")
         else:
             update, kept, arrays = newest

@@ -51,8 +51,8 @@ def lower_programs(job: Job, plan: Plan, platforms: tuple[str, ...] | None = Non
     keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.arange(plan.padded)))
     chunk_size = longest_chunk(job)
 
-    def init(config: Any, keys: jax.Array) -> Any:
-        return jax.vmap(lambda c, key: job.make(c).init(key), (config_axis, 0))(config, keys)
+    def init(config: Any, seeds: jax.Array) -> Any:
+        return jax.vmap(lambda c, seed: job.make(c).init(jax.random.key(seed)), (config_axis, 0))(config, seeds)
 
     update = jax.vmap(job.row.update, (config_axis, 0, None))
     state, names = state_of(job, plan), job.row.names
@@ -90,7 +90,7 @@ def lower_programs(job: Job, plan: Plan, platforms: tuple[str, ...] | None = Non
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     shardings = (config_sharding, by_row, everywhere, everywhere)
     yield "chunk", lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
-    yield "init", lower(init, (config_sharding, by_row), (shapes, keys))
+    yield "init", lower(init, (config_sharding, by_row), (shapes, jax.ShapeDtypeStruct((plan.padded,), jnp.int32)))
     if job.eval_every:
         yield "evaluate", lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
 
@@ -112,6 +112,7 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
             for name, lowered in lower_programs(job, plan):
                 level = compiling.ONCE if name == "init" else compiling.LOOP
                 pending[name] = pool.submit(lowered.compile, compiling.options(level, plan.mesh))
+            _ = job.policy_leaves  # traced for the end of the training, while XLA is busy
             compiled = {name: x.result() for name, x in pending.items()}
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C need not wait for XLA

@@ -606,7 +606,7 @@ def test_four_devices_with_gradients_summed_over_them_are_seen(monkeypatch):
 def after_one_update(job, plan):
     compiled = compile_programs(job, plan, Silent())
     group = Group(compiled, plan, job, 0)
-    state = compiled.init(group.config, group.keys)
+    state = compiled.init(group.config, group.seeds)
     state, _ = compiled.chunk(group.config, state, np.int32(0), np.int32(1))
     return {name: np.asarray(checkpoint.raw(x)) for name, x in named_leaves(state).items()}
 

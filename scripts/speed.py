@@ -12,7 +12,8 @@
     ppo/rejax, dqn/rejax
                        CartPole-v1, 8 seeds, the same settings, against rejax 0.1.3 with gymnax 0.0.9 (in an environment
                        of its own, made on first use), compilation apart
-    ppo/peak           8 seeds: matrix products' operations per second, as a fraction of what products alone reach
+    ppo/peak           8 seeds: matrix products' operations per second, as a fraction of what products alone reach; and
+                       those of a hidden layer alone: forwards, and the gradients at its inputs and at its weights
     ppo/memory         peak memory of 64 seeds, for 1e5 and for 5e5 steps
     ppo/large          8 seeds with rollouts of 64 x 1,024 large observations: memory, planned and used
     dqn/bytes          bytes of a seed and of a stored transition
@@ -20,8 +21,8 @@
 
     --against COMMIT   instead, updates of 8 and of 64 seeds against those of the agents' files of that commit, in turns
 
-Without a name, all of them, in about half an hour on two cores; on an accelerator those that mean something there, in
-about eight minutes. Results go to scripts/results/speed.json, their tables to speed.md, and steps/s over the number of
+Without a name, all of them, in an hour or two on two cores; on an accelerator those that mean something there, in about
+eight minutes. Results go to scripts/results/speed.json, their tables to speed.md, and steps/s over the number of
 seeds to speed.png; of an accelerator to speed-gpu.json, or whatever jax calls its platform. Leave the machine alone
 while it runs.
 """
@@ -245,10 +246,23 @@ def worker_peak(agent: str) -> dict[str, Any]:
         repeats = int(2e10 / once)
         operations.append(repeats * once)
         programs.append(partial(over_devices(partial(products, repeats), 2), *jax.device_put((x, y), seeds)))
+    inputs, weights = jax.device_put((jnp.ones((8, 128, hidden)), jnp.ones((8, hidden, hidden))), seeds)
+    layer: dict[str, Callable[[Any, Any], Any]] = {
+        "forwards": lambda x, w: (jnp.einsum("sij,sjk->sik", x, w) / hidden, w),
+        "at inputs": lambda x, w: (jnp.einsum("sij,skj->sik", x, w) / hidden, w),
+        "at weights": lambda x, w: (x, jnp.einsum("sij,sik->sjk", x, x + w[:, :1]) / 1e4),
+    }
+
+    def turns(once: Callable[[Any, Any], Any], x: jax.Array, w: jax.Array) -> Any:
+        return jax.lax.fori_loop(0, 2000, lambda _, carry: once(*carry), (x, w))
+
+    programs += [partial(over_devices(partial(turns, once), 2), inputs, weights) for once in layer.values()]
+    operations += [2000 * 2 * 8 * 128 * hidden * hidden] * len(layer)
     own, *alone = medians(programs)
+    by_layer = {name: n / x / 1e9 for name, n, x in zip(layer, operations[-3:], alone[-3:], strict=True)}
     reached = 8 * config.num_envs * config.num_steps * updates * per_step / own
     peak = max(n / seconds for n, seconds in zip(operations, alone, strict=True))
-    return {"gflops": reached / 1e9, "peak_gflops": peak / 1e9, "fraction": reached / peak}
+    return {"gflops": reached / 1e9, "peak_gflops": peak / 1e9, "fraction": reached / peak, "layer_gflops": by_layer}
 
 
 def worker_rejax(agent: str, num_seeds: int, total_timesteps: int) -> dict[str, Any]:
@@ -691,9 +705,13 @@ def measure_peak(agent: str) -> dict[str, Any]:
     result = start(sys.executable, "peak", agent)
     print(
         f"{result['gflops']:.0f} GFLOP/s in matrix products, of {result['peak_gflops']:.0f} by products alone: "
-        f"{100 * result['fraction']:.0f} % (target: 45 %)"
+        f"{100 * result['fraction']:.0f} % (target: 45 %); of a hidden layer alone: {of_a_layer(result)}"
     )
     return result
+
+
+def of_a_layer(result: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {x:.0f}" for name, x in result["layer_gflops"].items())
 
 
 def measure_bytes(agent: str) -> dict[str, Any]:
@@ -780,10 +798,11 @@ def report(results: dict[str, Any]) -> str:
         if r := found.get("peak"):
             what = f"{a}: of what matrix products alone reach ({r['peak_gflops']:.0f} GFLOP/s), 8 seeds"
             row(what, f"{100 * r['fraction']:.0f} %", "45 %", r["fraction"] >= 0.45)
+            row(f"{a}: GFLOP/s of a hidden layer alone, and of gradients", of_a_layer(r))
         if r := found.get("first"):
             measured = f"{r['cold']:.1f} s, with the compile cache {r['cached']:.1f} s"
             if "parts" in r:
-                measured += "; ".join(f" ({name}: {parts_in_words(x)})" for name, x in r["parts"].items())
+                measured += "".join(f"; {name}: {parts_in_words(x)}" for name, x in r["parts"].items())
             row(f"{a}: from the command to the first update", measured, "7, 3.5", r["cold"] <= 7 and r["cached"] <= 3.5)
         if r := found.get("diagnostics"):
             apart = ", apart from the evaluation on fresh keys" if agent == "cem" else ""

@@ -167,6 +167,14 @@ def test_a_mistake_elsewhere_is_one_line_with_its_place(tmp_path):
     assert refused(ppo, path).startswith(f"my_ppo, line {line_with(path, 'log_ratio, 1, 2')}: TypeError")
 
 
+def test_a_policy_that_cannot_act_is_one_line_before_anything_is_written(tmp_path):
+    path = copy_of(ppo, tmp_path, (r"jnp\.exp\(distribution\.log_probs\[0\]\)", "jnp.exp(distribution.absent[0])"))
+    module = load_agent(path)
+    with pytest.raises(UsageError, match=rf"my_ppo, line {line_with(path, 'absent')}: AttributeError"):
+        rlref.train(module, module.Config(**SMALL[ppo]), num_seeds=2, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_message_goes_on_where_its_first_line_ends_with_a_colon(tmp_path):
     wrong = "advantage = (x[0] + x[1] * advantage)[None]"
     path = copy_of(ppo, tmp_path, (re.escape("advantage = x[0] + x[1] * advantage"), wrong))

@@ -51,8 +51,9 @@ class Job:
 
     @functools.cached_property
     def policy_leaves(self) -> list[str]:
-        """The names of those leaves of a state that acting takes."""
-        return policy_leaves(self.make(self.config_of(0)), self.env, self.env_params)
+        """The names of those leaves of a state that acting takes. Raises UsageError where that cannot be traced."""
+        with errors_with_line(self.name, self.source, named=False):
+            return policy_leaves(self.make(self.config_of(0)), self.env, self.env_params)
 
     @functools.cached_property
     def row(self) -> TracedRow:

@@ -112,7 +112,6 @@ def compile_programs(job: Job, plan: Plan, display: Display) -> Programs:
             for name, lowered in lower_programs(job, plan):
                 level = compiling.ONCE if name == "init" else compiling.LOOP
                 pending[name] = pool.submit(lowered.compile, compiling.options(level, plan.mesh))
-            _ = job.policy_leaves  # traced for the end of the training, while XLA is busy
             compiled = {name: x.result() for name, x in pending.items()}
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C need not wait for XLA

@@ -125,6 +125,7 @@ def train(
         raise UsageError(f"eval_every is {eval_every}, more than the {updates} updates of this training")
     clock = Clock()
     plan = make_plan(job.num_rows, job_bytes(job, path is not None), memory_gb, display)
+    _ = job.policy_leaves  # so that a policy that cannot act is refused now, and not at the end
 
     folder = None
     with hosts.fail_together():
@@ -189,6 +190,7 @@ def resume(
         checkpoint_every = about["checkpoint_every"]
     clock = Clock()
     plan = make_plan(job.num_rows, job_bytes(job, True), memory_gb, display, about["rows_per_group"])
+    _ = job.policy_leaves
     folder, changed, reopen = None, [], None
     with contextlib.ExitStack() as undo:
         with hosts.fail_together():

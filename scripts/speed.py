@@ -229,8 +229,14 @@ def worker_peak(agent: str) -> dict[str, Any]:
     def train(state: Any) -> Any:
         return jax.lax.scan(lambda s, t: jax.vmap(built.update, (0, None))(s, t), state, jnp.arange(updates))
 
-    def products(repeats: int, x: jax.Array, y: jax.Array) -> jax.Array:
-        return jax.lax.fori_loop(0, repeats, lambda _, z: jnp.einsum("sij,sjk->sik", z, y) / y.shape[1], x)
+    kinds: dict[str, Callable[[Any, Any], Any]] = {
+        "forwards": lambda x, y: (jnp.einsum("sij,sjk->sik", x, y) / y.shape[1], y),
+        "at inputs": lambda x, y: (jnp.einsum("sij,skj->sik", x, y) / y.shape[1], y),
+        "at weights": lambda x, y: (x, jnp.einsum("sij,sik->sjk", x, x + y[:, :1]) / 1e4),
+    }
+
+    def products(kind: str, repeats: int, x: jax.Array, y: jax.Array) -> Any:
+        return jax.lax.fori_loop(0, repeats, lambda _, carry: kinds[kind](*carry), (x, y))
 
     def over_devices(f: Callable[..., Any], arguments: int) -> Any:
         specs = (P("seed"),) * arguments
@@ -240,28 +246,22 @@ def worker_peak(agent: str) -> dict[str, Any]:
     by_device = jax.shard_map(train, mesh=mesh, in_specs=P("seed"), out_specs=specs, check_vma=False)
     training = jax.jit(by_device).lower(state).compile(compiling.options(compiling.LOOP))
     programs, operations = [partial(training, state)], []
-    for batch, rows, columns in ((8, 128, 64), (8, 512, 64), (len(mesh.devices), 512, 512)):
+    shapes = [
+        *((kind, 8, 128, 64) for kind in kinds),
+        ("forwards", 8, 512, 64),
+        ("forwards", len(mesh.devices), 512, 512),
+    ]
+    for kind, batch, rows, columns in shapes:
         x, y = jnp.ones((batch, rows, columns)), jnp.ones((batch, columns, columns))
         once = 2 * batch * rows * columns * columns
         repeats = int(2e10 / once)
         operations.append(repeats * once)
-        programs.append(partial(over_devices(partial(products, repeats), 2), *jax.device_put((x, y), seeds)))
-    inputs, weights = jax.device_put((jnp.ones((8, 128, hidden)), jnp.ones((8, hidden, hidden))), seeds)
-    layer: dict[str, Callable[[Any, Any], Any]] = {
-        "forwards": lambda x, w: (jnp.einsum("sij,sjk->sik", x, w) / hidden, w),
-        "at inputs": lambda x, w: (jnp.einsum("sij,skj->sik", x, w) / hidden, w),
-        "at weights": lambda x, w: (x, jnp.einsum("sij,sik->sjk", x, x + w[:, :1]) / 1e4),
-    }
-
-    def turns(once: Callable[[Any, Any], Any], x: jax.Array, w: jax.Array) -> Any:
-        return jax.lax.fori_loop(0, 2000, lambda _, carry: once(*carry), (x, w))
-
-    programs += [partial(over_devices(partial(turns, once), 2), inputs, weights) for once in layer.values()]
-    operations += [2000 * 2 * 8 * 128 * hidden * hidden] * len(layer)
+        programs.append(partial(over_devices(partial(products, kind, repeats), 2), *jax.device_put((x, y), seeds)))
     own, *alone = medians(programs)
-    by_layer = {name: n / x / 1e9 for name, n, x in zip(layer, operations[-3:], alone[-3:], strict=True)}
+    speeds = [n / seconds for n, seconds in zip(operations, alone, strict=True)]
+    by_layer = {kind: x / 1e9 for kind, x in zip(kinds, speeds, strict=False)}
     reached = 8 * config.num_envs * config.num_steps * updates * per_step / own
-    peak = max(n / seconds for n, seconds in zip(operations, alone, strict=True))
+    peak = max(speeds)
     return {"gflops": reached / 1e9, "peak_gflops": peak / 1e9, "fraction": reached / peak, "layer_gflops": by_layer}
 
 

@@ -91,10 +91,7 @@ class Group:
                 self.state, buffer = self.programs.chunk(self.config, self.state, np.int32(done), np.int32(size))
                 results = None
                 if self.programs.evaluate and ((done + size) % eval_every == 0 or done + size == num_updates):
-                    keys = jax.vmap(lambda seed, at: jax.random.fold_in(jax.random.key(seed), at), (0, None))(
-                        self.seeds, done + size
-                    )
-                    results = self.programs.evaluate(self.config, self.state, keys)
+                    results = self.programs.evaluate(self.config, self.state, self.seeds, np.int32(done + size))
                 since = time.monotonic()
                 # A GPU that asks the host at each turn of a loop is done by now; a CPU has hardly begun.
                 dispatched = done, size, buffer, results, since, since - begun

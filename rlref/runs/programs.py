@@ -48,7 +48,7 @@ def lower_programs(job: Job, plan: Plan, platforms: tuple[str, ...] | None = Non
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((plan.padded,) if row_config is not None else (), jnp.float32), config
     )
-    keys = jax.eval_shape(lambda: jax.vmap(jax.random.key)(jnp.arange(plan.padded)))
+    seeds = jax.ShapeDtypeStruct((plan.padded,), jnp.int32)
     chunk_size = longest_chunk(job)
 
     def init(config: Any, seeds: jax.Array) -> Any:
@@ -76,11 +76,12 @@ def lower_programs(job: Job, plan: Plan, platforms: tuple[str, ...] | None = Non
 
         return jax.lax.fori_loop(0, rows // block, train_block, (state, jnp.zeros((rows, chunk_size, len(names)))))
 
-    def evaluate(config: Any, state: Any, keys: jax.Array) -> dict[str, jax.Array]:
-        def one(config: Any, state: Any, key: jax.Array) -> dict[str, jax.Array]:
+    def evaluate(config: Any, state: Any, seeds: jax.Array, done: jax.Array) -> dict[str, jax.Array]:
+        def one(config: Any, state: Any, seed: jax.Array) -> dict[str, jax.Array]:
+            key = jax.random.fold_in(jax.random.key(seed), done)
             return playing.evaluate(job.make(config), state, key, job.env, job.env_params, job.eval_episodes)
 
-        return jax.vmap(one, (config_axis, 0, 0))(config, state, keys)
+        return jax.vmap(one, (config_axis, 0, 0))(config, state, seeds)
 
     def lower(f: Callable[..., Any], shardings: tuple[Any, ...], arguments: tuple[Any, ...], **options: Any) -> Any:
         f = compiling.on_each_device(f, plan.mesh, tuple(sharding.spec for sharding in shardings), P("seed"))
@@ -90,9 +91,9 @@ def lower_programs(job: Job, plan: Plan, platforms: tuple[str, ...] | None = Non
     scalar = jax.ShapeDtypeStruct((), jnp.int32)
     shardings = (config_sharding, by_row, everywhere, everywhere)
     yield "chunk", lower(chunk, shardings, (shapes, state, scalar, scalar), donate_argnums=1)
-    yield "init", lower(init, (config_sharding, by_row), (shapes, jax.ShapeDtypeStruct((plan.padded,), jnp.int32)))
+    yield "init", lower(init, (config_sharding, by_row), (shapes, seeds))
     if job.eval_every:
-        yield "evaluate", lower(evaluate, (config_sharding, by_row, by_row), (shapes, state, keys))
+        yield "evaluate", lower(evaluate, (config_sharding, by_row, by_row, everywhere), (shapes, state, seeds, scalar))
 
 
 def longest_chunk(job: Job) -> int:
